@@ -1,0 +1,62 @@
+package execenv
+
+// Plan is all that a worker of one manifest is run with, as values: making it starts nothing. `workerd explain` prints it
+// whole; Worker turns it into the Command of one worker. A Plan is immutable and shared.
+type Plan struct {
+	Slug string `json:"slug"`
+	Kind string `json:"kind"`
+	// Argv is the argument vector of the worker's own process; argv[0] is an absolute path.
+	Argv []string `json:"argv"`
+	// Env is the complete environment less secrets (Secrets names them) and less what each worker gets of its own:
+	// there those values stand as "<...>" placeholders such as WORKERD_SOCKET=<runtime>/w/<slug>/<n>.sock.
+	Env     map[string]string `json:"env"`
+	Secrets []string          `json:"secrets"` // names only
+	Cwd     string            `json:"cwd"`
+	Binds   []Bind            `json:"binds"`
+	User    User              `json:"user"`
+	GPU     GPU               `json:"gpu"`
+	// Fingerprint is the sha256, in hex, of what the worker can see (DESIGN section 4): workers with the same one need no restart.
+	Fingerprint string `json:"fingerprint"`
+	// Warnings are what the manifest asks for and this host cannot give (limits without a cgroup).
+	Warnings []string `json:"warnings,omitempty"`
+	// Watch lists the files whose content or stamp went into Fingerprint, for the directory watch.
+	Watch []string `json:"-"`
+}
+
+// Bind is one identity-mapped mount, or for a venv worker a path that it is promised.
+type Bind struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+	Mode   string `json:"mode"` // ro, rw
+}
+
+// User is who the worker runs as.
+type User struct {
+	UID    int   `json:"uid"`
+	GID    int   `json:"gid"`
+	Groups []int `json:"groups"`
+}
+
+// GPU is what the manifest asks for; devices are chosen at start.
+type GPU struct {
+	Policy  string   `json:"policy"`
+	Count   int      `json:"count"`
+	Memory  int64    `json:"memory"`
+	Devices []string `json:"devices"`
+}
+
+// WorkerParams is what one worker has of its own.
+type WorkerParams struct {
+	N      int64    // the worker's number, never repeated within an instance
+	Socket string   // absolute path of the worker socket, at most 107 bytes
+	Tmp    string   // its own TMPDIR, existing, at most 70 bytes
+	GPUs   []string // UUIDs; empty for none
+}
+
+// Command is one process to execute. Env holds the values of secrets: never log or print it.
+type Command struct {
+	Path string
+	Argv []string
+	Env  []string
+	Dir  string
+}

@@ -1,0 +1,3 @@
+module workerd
+
+go 1.26
