@@ -1,5 +1,7 @@
 package execenv
 
+import "workerd/manifest"
+
 // Plan is all that a worker of one manifest is run with, as values: making it starts nothing. `workerd explain` prints it
 // whole; Worker turns it into the Command of one worker. A Plan is immutable and shared.
 type Plan struct {
@@ -21,6 +23,10 @@ type Plan struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// Watch lists the files whose content or stamp went into Fingerprint, for the directory watch.
 	Watch []string `json:"-"`
+
+	secrets    map[string]manifest.Secret
+	overridden map[string]bool // variables of each worker's own that the manifest sets instead
+	dirs       []promise       // what Prepare makes
 }
 
 // Bind is one identity-mapped mount, or for a venv worker a path that it is promised.

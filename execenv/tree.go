@@ -1,0 +1,233 @@
+package execenv
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// MarkerVar is the variable by which every process that descends from a worker can be told, unless it cleared its
+// environment. Its value is Marker's.
+const MarkerVar = "WORKERD_WORKER"
+
+// Tree says which processes belong to one worker: its own process and what descends from it, the members of its session,
+// and whatever carries its marker; and what descends from any of those.
+type Tree struct {
+	Marker string // of WORKERD_WORKER, whole
+	// Session is the worker's session, the pid of its own process. As long as that process is alive or not reaped, or a
+	// member of the session lives, the number is nobody else's: kill first, reap after.
+	Session int
+	// Root is the worker's own process, 0 for none (it has been reaped); RootStart its Stat.Start, where known. A Root that
+	// is a zombie is left to whoever waits for it.
+	Root      int
+	RootStart uint64
+}
+
+// Scope says where KillTree looks.
+type Scope int
+
+const (
+	// Fast looks at what descends from this process: at once after a worker's death everything that it left does. It
+	// costs next to nothing where nothing was left.
+	Fast Scope = iota
+	// Full looks at every process that /proc shows, which also finds what was reparented to another subreaper or to init.
+	Full
+)
+
+const (
+	treeRounds = 64              // scans at most, each followed by the signals it asks for
+	treeBudget = 3 * time.Second // and so long at most, waiting for the killed to go included
+)
+
+// KillTree kills every process of t and returns their pids. It never touches a process that is not provably the worker's,
+// nor a registered child other than Root.
+//
+// Everything found is stopped first (SIGSTOP) until a scan finds nothing new, and killed then, children before parents:
+// so nothing forks while the scan goes on, and no child loses the parent by which it is known. A last scan that began after
+// the last signal confirms. It returns when all of them are gone, or after a bounded time (a process in an
+// uninterruptible sleep ends when that does).
+func (c *Children) KillTree(t Tree, scope Scope) []int {
+	k := treeKill{Tree: t, scope: scope, kids: c, self: os.Getpid(), seen: map[procID]bool{}, blank: map[procID]bool{}}
+	if sid, err := unix.Getsid(0); err == nil && sid == t.Session {
+		k.Session = 0 // never our own session, whatever the caller believes
+	}
+	k.run(time.Now().Add(treeBudget))
+	c.ReapOrphans()
+	return k.killed
+}
+
+type procID struct {
+	pid   int
+	start uint64
+}
+
+type treeKill struct {
+	Tree
+	scope Scope
+	kids  *Children
+	self  int
+
+	seen    map[procID]bool // found, and sent a stop
+	stopped []procID        // sent a stop and not yet a kill
+	killed  []int
+	dying   []procID        // sent a kill
+	blank   map[procID]bool // an environment that read as empty, once
+}
+
+func (k *treeKill) run(deadline time.Time) {
+	for round := 0; round < treeRounds && time.Now().Before(deadline); round++ {
+		found, again := k.scan()
+		fresh := 0
+		for _, p := range found {
+			if k.seen[p] {
+				continue
+			}
+			k.seen[p] = true
+			if signalProc(p, unix.SIGSTOP) == nil {
+				k.stopped = append(k.stopped, p)
+				fresh++
+			}
+		}
+		switch {
+		case fresh > 0:
+		case len(k.stopped) > 0:
+			k.kill()
+		case again:
+			time.Sleep(time.Millisecond) // something is in the middle of exec
+		default:
+			k.await(deadline)
+			return
+		}
+	}
+	k.kill()
+	k.await(deadline)
+}
+
+func (k *treeKill) kill() {
+	slices.SortStableFunc(k.stopped, func(a, b procID) int { return cmp.Compare(b.start, a.start) })
+	for _, p := range k.stopped {
+		if signalProc(p, unix.SIGKILL) == nil {
+			k.killed = append(k.killed, p.pid)
+			k.dying = append(k.dying, p)
+		}
+	}
+	k.stopped = nil
+}
+
+// await waits until what was killed has ended.
+func (k *treeKill) await(deadline time.Time) {
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
+		k.dying = slices.DeleteFunc(k.dying, func(p procID) bool {
+			st, err := ReadStat(p.pid)
+			return err != nil || st.Start != p.start || st.Dead()
+		})
+		if len(k.dying) == 0 || time.Now().After(deadline) {
+			return
+		}
+		time.Sleep(pause)
+	}
+}
+
+// scan returns the processes of the tree that live. again says that one of those looked at was in
+// the middle of exec, so that its environment could not be read.
+func (k *treeKill) scan() (found []procID, again bool) {
+	procs := k.look()
+	byParent := map[int][]Stat{}
+	var queue []Stat
+	for _, st := range procs {
+		byParent[st.PPID] = append(byParent[st.PPID], st)
+		proof, blank := k.proves(st)
+		if proof {
+			queue = append(queue, st)
+		}
+		if id := (procID{st.PID, st.Start}); blank && !k.blank[id] {
+			k.blank[id], again = true, true
+		}
+	}
+	done := map[int]bool{}
+	for len(queue) > 0 {
+		st := queue[0]
+		queue = queue[1:]
+		if done[st.PID] || !k.mayTouch(st) {
+			continue
+		}
+		done[st.PID] = true
+		if !st.Dead() {
+			found = append(found, procID{st.PID, st.Start})
+		}
+		queue = append(queue, byParent[st.PID]...)
+	}
+	return found, again
+}
+
+// look reads the processes of the scope.
+func (k *treeKill) look() []Stat {
+	var pids []int
+	if k.scope == Full {
+		pids = allPIDs()
+	} else {
+		pids = k.kids.Orphans()
+		if k.Root != 0 {
+			pids = append(pids, k.Root)
+		}
+		for i := 0; i < len(pids); i++ {
+			pids = append(pids, ChildPIDs(pids[i])...)
+		}
+	}
+	procs := make([]Stat, 0, len(pids))
+	for _, pid := range pids {
+		if st, err := ReadStat(pid); err == nil && !st.Kernel {
+			procs = append(procs, st)
+		}
+	}
+	return procs
+}
+
+// proves says whether a process is the worker's by itself, not by its ancestors.
+func (k *treeKill) proves(st Stat) (proof, blank bool) {
+	if st.Dead() || !k.mayTouch(st) {
+		return false, false
+	}
+	if k.isRoot(st) || k.Session != 0 && st.Session == k.Session {
+		return true, false
+	}
+	if k.Marker == "" {
+		return false, false
+	}
+	return HasEnv(st.PID, MarkerVar+"="+k.Marker)
+}
+
+func (k *treeKill) isRoot(st Stat) bool {
+	return st.PID == k.Root && (k.RootStart == 0 || st.Start == k.RootStart)
+}
+
+func (k *treeKill) mayTouch(st Stat) bool {
+	return st.PID > 1 && st.PID != k.self && (k.isRoot(st) || !k.kids.Known(st.PID))
+}
+
+// signalProc signals exactly this process: the pidfd holds it while its start time is compared. Kernels before 5.3 have no
+// pidfd; there the pid is signalled right after the comparison.
+func signalProc(p procID, sig unix.Signal) error {
+	fd, err := unix.PidfdOpen(p.pid, 0)
+	if err != nil && !errors.Is(err, unix.ENOSYS) {
+		return err
+	}
+	if err == nil {
+		defer unix.Close(fd)
+	}
+	st, statErr := ReadStat(p.pid)
+	if statErr != nil {
+		return statErr
+	}
+	if st.Start != p.start || st.Dead() {
+		return ErrNoProcess
+	}
+	if err != nil {
+		return unix.Kill(p.pid, sig)
+	}
+	return unix.PidfdSendSignal(fd, sig, nil, 0)
+}
