@@ -1,23 +1,29 @@
 package manifest
 
-import "time"
+import (
+	"crypto/sha256"
+	"encoding/json"
+)
 
 // Manifest is one provider as its file declares it, with defaults filled in, variables expanded and paths made absolute
 // (symlinks kept: a bind is mounted under the name the operator wrote). It is immutable once loaded: share it freely.
 //
 // Keys whose effect comes with a later version are parsed, checked and shown all the same.
+//
+// Besides toml, the fields carry what decoding, checking and the JSON Schema need: enum (allowed words), min and max
+// (numbers), form (how a string expands, see expand.go) and kinds (the values of env.kind that use the key; all if absent).
 type Manifest struct {
 	// File is the manifest's absolute path and Dir the directory that relative paths resolve against. Not keys.
 	File string `toml:"-" json:"-"`
 	Dir  string `toml:"-" json:"-"`
 
-	Slug        string   `toml:"slug"`
-	Title       string   `toml:"title"`
-	Description string   `toml:"description"`
-	Worker      string   `toml:"worker"`
+	Slug        string   `toml:"slug" form:"text"`
+	Title       string   `toml:"title" form:"text"`
+	Description string   `toml:"description" form:"text"`
+	Worker      string   `toml:"worker" form:"path"`
 	Args        []string `toml:"args"`
-	Command     []string `toml:"command"`
-	Smoke       string   `toml:"smoke"`
+	Command     []string `toml:"command" form:"program"`
+	Smoke       string   `toml:"smoke" form:"path"`
 
 	Env     Env     `toml:"env"`
 	Weights Weights `toml:"weights"`
@@ -41,74 +47,77 @@ const (
 
 // Env is the environment that the worker runs in.
 type Env struct {
-	Kind            string            `toml:"kind"`
-	Python          string            `toml:"python"` // as written after expansion: its symlink is how Python finds the venv
-	Image           string            `toml:"image"`
-	Pull            string            `toml:"pull"`
-	PullTimeout     Duration          `toml:"pull_timeout"`
-	SIF             string            `toml:"sif"`
-	ContainerPython string            `toml:"container_python"`
-	Entrypoint      string            `toml:"entrypoint"`
-	Network         string            `toml:"network"`
-	Setup           string            `toml:"setup"`
-	Modules         []string          `toml:"modules"`
-	SELinux         string            `toml:"selinux"`
-	PassEnv         []string          `toml:"pass_env"`
-	ExtraArgs       []string          `toml:"extra_args"`
+	Kind            string            `toml:"kind" enum:"venv,docker,podman,apptainer"`
+	Python          string            `toml:"python" form:"path" kinds:"venv"` // its symlink is kept: that is how Python finds the venv
+	Image           string            `toml:"image" form:"text" kinds:"docker,podman"`
+	Pull            string            `toml:"pull" enum:"never,missing,always" kinds:"docker,podman"`
+	PullTimeout     Duration          `toml:"pull_timeout" kinds:"docker,podman"`
+	SIF             string            `toml:"sif" form:"path" kinds:"apptainer"`
+	ContainerPython string            `toml:"container_python" form:"text" kinds:"docker,podman,apptainer"`
+	Entrypoint      string            `toml:"entrypoint" enum:"replace,image" kinds:"docker,podman"`
+	Network         string            `toml:"network" form:"text" kinds:"docker,podman,apptainer"`
+	Setup           string            `toml:"setup" form:"path"`
+	Modules         []string          `toml:"modules" form:"text"`
+	SELinux         string            `toml:"selinux" enum:"disable,none,shared,private" kinds:"docker,podman"`
+	PassEnv         []string          `toml:"pass_env" form:"text"`
+	ExtraArgs       []string          `toml:"extra_args" kinds:"docker,podman,apptainer"`
 	Variables       map[string]string `toml:"variables"`
 	Secrets         map[string]Secret `toml:"secrets"`
 }
 
+// Container reports whether the worker runs in a container.
+func (e *Env) Container() bool { return e.Kind != Venv }
+
 // Secret says where a secret's value comes from: exactly one of File and Env. The value itself is never held here.
 type Secret struct {
-	File string `toml:"file"`
-	Env  string `toml:"env"`
+	File string `toml:"file" form:"path"`
+	Env  string `toml:"env" form:"text"`
 }
 
 // Weights are the model's read-only data.
 type Weights struct {
-	Root           string   `toml:"root"`
-	Extra          []string `toml:"extra"`
-	Prepare        []string `toml:"prepare"`
+	Root           string   `toml:"root" form:"path"`
+	Extra          []string `toml:"extra" form:"path"`
+	Prepare        []string `toml:"prepare" form:"script"`
 	PrepareTimeout Duration `toml:"prepare_timeout"`
 }
 
 // Paths are the folders that the worker shares with its callers, under the same names on both sides.
 type Paths struct {
-	WorkRoot string `toml:"work_root"`
+	WorkRoot string `toml:"work_root" form:"path"`
 	Binds    []Bind `toml:"binds"`
-	Cwd      string `toml:"cwd"` // never empty after Load: the manifest's directory by default
+	Cwd      string `toml:"cwd" form:"path"` // never empty after Load: the manifest's directory by default
 }
 
 // Bind is one entry of paths.binds: a string "/path", "/path:ro", "/path:rw", or a table.
 type Bind struct {
-	Path   string `toml:"path"`
-	Mode   string `toml:"mode"` // ro, rw
+	Path   string `toml:"path" form:"path"`
+	Mode   string `toml:"mode" enum:"ro,rw"`
 	Create bool   `toml:"create"`
 }
 
 // GPU says what the worker needs of the machine's GPUs.
 type GPU struct {
-	Policy   string   `toml:"policy"` // none, auto, shared, exclusive
-	Count    int      `toml:"count"`
+	Policy   string   `toml:"policy" enum:"none,auto,shared,exclusive"`
+	Count    int      `toml:"count" min:"1"`
 	Memory   Bytes    `toml:"memory"` // per device; 0: unset
-	Devices  []string `toml:"devices"`
+	Devices  []string `toml:"devices" form:"text"`
 	Priority int      `toml:"priority"`
 	Pinned   bool     `toml:"pinned"`
 	Wait     Duration `toml:"wait"`
 }
 
-// Limits bound what the worker may use; zero means no limit but for Pids and ShmSize, which have defaults.
+// Limits bound what the worker may use; zero means no limit. Pids and ShmSize have defaults.
 type Limits struct {
 	Memory  Bytes   `toml:"memory"`
-	CPUs    float64 `toml:"cpus"`
-	Pids    int     `toml:"pids"`
+	CPUs    float64 `toml:"cpus" min:"0"`
+	Pids    int     `toml:"pids" min:"0"`
 	ShmSize Bytes   `toml:"shm_size"`
 }
 
 // Start says when a worker starts and how long its phases may take.
 type Start struct {
-	When        string   `toml:"when"` // boot, request
+	When        string   `toml:"when" enum:"boot,request"`
 	Timeout     Duration `toml:"timeout"`
 	IdleTimeout Duration `toml:"idle_timeout"`
 	StopTimeout Duration `toml:"stop_timeout"`
@@ -116,39 +125,39 @@ type Start struct {
 
 // Restart is the policy after a worker ended unasked, and for edits.
 type Restart struct {
-	Policy     string   `toml:"policy"` // always, on-failure, never
+	Policy     string   `toml:"policy" enum:"always,on-failure,never"`
 	Backoff    Duration `toml:"backoff"`
 	MaxBackoff Duration `toml:"max_backoff"`
-	MaxCrashes int      `toml:"max_crashes"`
+	MaxCrashes int      `toml:"max_crashes" min:"1"`
 	Window     Duration `toml:"window"`
-	OnChange   string   `toml:"on_change"` // rolling, stop-first; filled in by Load ("stop-first" for an exclusive GPU)
+	OnChange   string   `toml:"on_change" enum:"rolling,stop-first"` // filled in by Load: stop-first for an exclusive GPU
 }
 
 // Serve is how requests are admitted and bounded.
 type Serve struct {
-	Replicas       int      `toml:"replicas"`
-	Concurrency    int      `toml:"concurrency"`
-	Queue          int      `toml:"queue"`
+	Replicas       int      `toml:"replicas" min:"1"`
+	Concurrency    int      `toml:"concurrency" min:"1"`
+	Queue          int      `toml:"queue" min:"0"`
 	RequestTimeout Duration `toml:"request_timeout"`
 	MaxMessage     Bytes    `toml:"max_message"`
 	CancelGrace    Duration `toml:"cancel_grace"`
 	Allow          Allow    `toml:"allow"`
 	RetryOnCrash   bool     `toml:"retry_on_crash"`
-	OnDisconnect   string   `toml:"on_disconnect"` // cancel, finish
-	Standby        string   `toml:"standby"`       // none, warm, hot
-	Protocol       string   `toml:"protocol"`      // jsonrpc, http
+	OnDisconnect   string   `toml:"on_disconnect" enum:"cancel,finish"`
+	Standby        string   `toml:"standby" enum:"none,warm,hot"`
+	Protocol       string   `toml:"protocol" enum:"jsonrpc,http"`
 	HTTP           HTTP     `toml:"http"`
 }
 
 // HTTP is where a worker with protocol = "http" serves, when not on WORKERD_SOCKET.
 type HTTP struct {
-	Port int `toml:"port"`
+	Port int `toml:"port" min:"1" max:"65535"` // 0: unset
 }
 
 // Allow names who may connect to the front socket besides the same uid and root.
 type Allow struct {
-	Users  []string `toml:"users"`
-	Groups []string `toml:"groups"`
+	Users  []string `toml:"users" form:"text"`
+	Groups []string `toml:"groups" form:"text"`
 }
 
 // Health is the liveness check.
@@ -160,20 +169,23 @@ type Health struct {
 
 // Tool is one tool that an MCP client is shown. InputSchema is the schema itself: a file named in the manifest has been read.
 type Tool struct {
-	Name        string         `toml:"name"`
-	Method      string         `toml:"method"`
-	Description string         `toml:"description"`
-	InputSchema map[string]any `toml:"input_schema"`
+	Name        string         `toml:"name" form:"text"`
+	Method      string         `toml:"method" form:"text"`
+	Description string         `toml:"description" form:"text"`
+	InputSchema map[string]any `toml:"input_schema" form:"schema"`
 }
 
-// Duration is a time.Duration written as in Go: "200ms", "10m", "1h30m". "0s" means none.
-type Duration time.Duration
-
-// D returns d as a time.Duration.
-func (d Duration) D() time.Duration { return time.Duration(d) }
-
-// String formats d as Go does.
-func (d Duration) String() string { return time.Duration(d).String() }
-
-// Bytes is a size written with a unit: "64MiB", "24GiB", "8GB", "512B"; a bare integer is bytes.
-type Bytes int64
+// Hash is the sha256 of what the manifest effectively says: two files that differ in comments, in format, in the order of
+// keys or in a default written out have the same one.
+func (m *Manifest) Hash() [32]byte {
+	// Dir is no key, but decides the default working directory and what a container sees.
+	data, err := json.Marshal(struct {
+		Dir string
+		*Manifest
+	}{m.Dir, m})
+	if err != nil {
+		// Only an infinite number can get here, and decoding refuses those.
+		panic("manifest: hash: " + err.Error())
+	}
+	return sha256.Sum256(data)
+}
