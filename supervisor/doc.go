@@ -1,0 +1,34 @@
+// Package supervisor turns manifests into running workers and relays requests to them.
+//
+// # Who owns what
+//
+// A provider is one goroutine (provider.run). It alone decides over the provider's workers: starts, restarts, reloads,
+// stops. Everything else that happens to a worker (its process ended, it became ready, a timer fired, an operator asked)
+// reaches it as a closure posted to its inbox. Decisions are pure functions beside it: next (state.go), decide
+// (restart.go), reconcile (reconcile.go).
+//
+// Requests never pass through that goroutine. A front connection's reader scans a line and submits it to the
+// provider's pool; the pool, under one mutex, either hands it to an idle lane or lets it wait. A lane is one connection to
+// one worker and carries one request at a time; the lane's reader delivers the answer straight to the front connection.
+// So a request costs two goroutine switches, as in a bare relay.
+//
+// # Exactly one answer
+//
+// A request has one or more askers (more than one when an idempotency key joined them). An asker is answered by whoever
+// first marks it done: the worker's answer, a deadline, a cancel, a crash. All others find it done and write nothing.
+//
+// # Death
+//
+// A worker is dead when its pidfd says so. A lost connection only hints at it. When the process is gone each of its lanes
+// reads what had arrived by then, and what it leaves unanswered is judged: never read by the worker (ECONNRESET, a
+// short write, unread bytes in the socket) goes to the next worker, the rest is answered with worker_crashed.
+//
+// # Locks
+//
+// Lock order: pool.mu, then lane.mu, then request.mu, then front connection. No lock is held while a provider's
+// inbox is posted to.
+//
+//	Stopped --start--> Starting --connected--> Loading --ready--> Ready --drain--> Draining --exited--> Stopped
+//	Starting|Loading|Ready --died--> Starting (at once), Backoff (later), Stopped (policy) or Failed (limit, permanent)
+//	Backoff --timer--> Starting;  Failed --edit, restart, start--> Starting
+package supervisor

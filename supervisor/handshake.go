@@ -1,0 +1,46 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"workerd/protocol"
+)
+
+// mismatchError: the worker speaks another version of the protocol.
+type mismatchError struct{ worker int }
+
+func (e *mismatchError) Error() string {
+	return fmt.Sprintf("the worker speaks protocol version %d, this workerd speaks %d: update the worker's SDK or workerd", e.worker, protocol.Version)
+}
+
+func isProtocolMismatch(err error) bool {
+	_, ok := errors.AsType[*mismatchError](err)
+	return ok
+}
+
+// parseInitialize reads the answer to initialize with the given id.
+func parseInitialize(line []byte, id uint64) (*protocol.InitializeResult, error) {
+	var m struct {
+		ID     uint64                     `json:"id"`
+		Result *protocol.InitializeResult `json:"result"`
+		Error  *protocol.Error            `json:"error"`
+	}
+	if err := json.Unmarshal(line, &m); err != nil {
+		return nil, fmt.Errorf("the answer to initialize is not valid: %w: %s", err, excerpt(line))
+	}
+	switch {
+	case m.Error != nil:
+		return nil, fmt.Errorf("the worker refused initialize: %w", m.Error)
+	case m.ID != id || m.Result == nil:
+		return nil, fmt.Errorf("the worker's first line is no answer to initialize: %s", excerpt(line))
+	case m.Result.Protocol != protocol.Version:
+		return nil, &mismatchError{m.Result.Protocol}
+	}
+	switch m.Result.State {
+	case protocol.StateLoading, protocol.StateReady, protocol.StateBusy:
+		return m.Result, nil
+	}
+	return nil, fmt.Errorf("the worker answered initialize with the state %q; loading, ready and busy are known", m.Result.State)
+}

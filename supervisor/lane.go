@@ -1,0 +1,395 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"workerd/protocol"
+)
+
+// redialFor is how long a worker that closed its connection but lives may take to accept another one.
+const redialFor = 5 * time.Second
+
+// lane is one connection to a worker. It carries one request at a time; its reader goroutine delivers the answer.
+//
+// Towards the worker a request has a number of the lane's own in place of the caller's id and progress token: numbers never
+// repeat for a worker, so that a late, second or foreign answer can never be taken for the answer to something else.
+type lane struct {
+	life *life
+	pool *pool
+
+	// Guarded by pool.mu.
+	inPool  bool
+	retired bool
+
+	mu      sync.Mutex
+	conn    *protocol.Conn // nil while it is broken
+	req     *request
+	num     uint64 // of req on this connection
+	asked   bool   // the last bytes written were a request, not a ping or a cancel
+	timer   *time.Timer
+	due     time.Time // when timer means something
+	overdue bool      // past its deadline and cancelled: the next expiry kills
+	ping    uint64    // number of the ping that is out; 0: none
+	pingAt  time.Time
+	out     []byte // scratch for composing a line
+}
+
+func newLane(f *life, c *protocol.Conn) *lane {
+	l := &lane{life: f, pool: f.p.pool, conn: c}
+	l.timer = time.AfterFunc(time.Hour, l.expire)
+	l.timer.Stop()
+	return l
+}
+
+// smallLine is the size up to which a line is composed in the lane's scratch buffer instead of being written in pieces.
+const smallLine = 32 << 10
+
+// run sends a request to the worker. False means that not a byte of it was sent, since the lane is dead.
+func (l *lane) run(r *request) bool {
+	if r.local {
+		l.life.p.answerMethods(r)
+		l.pool.release(r, l)
+		return true
+	}
+	l.mu.Lock()
+	if l.conn == nil {
+		l.mu.Unlock()
+		return false
+	}
+	l.num = l.life.number()
+	l.req, l.overdue, l.asked = r, false, true
+	if t := time.Duration(l.pool.timeout.Load()); t > 0 {
+		l.due = time.Now().Add(t)
+		l.timer.Reset(t)
+	}
+	err := l.send(r)
+	if err != nil {
+		l.req = nil
+		l.timer.Stop()
+		l.mu.Unlock()
+		return false
+	}
+	wanted := r.wanted()
+	l.mu.Unlock()
+	if !wanted { // given up between its assignment and now
+		l.cancel(r, false, 0)
+	}
+	return true
+}
+
+// send writes r's line with the lane's number for its id and progress token. l.mu must be held.
+func (l *lane) send(r *request) error {
+	var digits [20]byte
+	num := strconv.AppendUint(digits[:0], l.num, 10)
+	id, token := r.msg.ID, r.msg.ProgressToken
+	if token.Empty() {
+		return l.write(r, r.line[:id.Start], num, r.line[id.End:])
+	}
+	a, b := id, token
+	if b.Start < a.Start {
+		a, b = b, a
+	}
+	return l.write(r, r.line[:a.Start], num, r.line[a.End:b.Start], num, r.line[b.End:])
+}
+
+func (l *lane) write(r *request, parts ...[]byte) error {
+	files := dupFiles(r.files)
+	if len(r.line) <= smallLine && len(files) == 0 {
+		l.out = l.out[:0]
+		for _, p := range parts {
+			l.out = append(l.out, p...)
+		}
+		l.out = append(l.out, '\n')
+		return l.conn.Write(nil, l.out)
+	}
+	return l.conn.Write(files, append(parts, newline)...)
+}
+
+var newline = []byte{'\n'}
+
+// cancel tells the worker that nobody waits for r any more. overdue: it has grace to return, then it is killed.
+func (l *lane) cancel(r *request, overdue bool, grace time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.req != r || l.conn == nil {
+		return
+	}
+	l.sendCancel()
+	if overdue {
+		l.overdue = true
+		l.due = time.Now().Add(grace)
+		l.timer.Reset(grace)
+	}
+}
+
+func (l *lane) sendCancel() {
+	l.asked = false
+	line := append(l.out[:0], `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`...)
+	line = strconv.AppendUint(line, l.num, 10)
+	line = append(line, "}}\n"...)
+	l.out = line
+	_ = l.conn.Write(nil, line) // a lost connection is the reader's to see
+}
+
+// expire is the lane's timer: the request passed request_timeout, or it went on beyond cancel_grace.
+func (l *lane) expire() {
+	l.mu.Lock()
+	r := l.req
+	if r == nil || time.Now().Before(l.due) {
+		l.mu.Unlock()
+		return
+	}
+	if l.overdue {
+		l.mu.Unlock()
+		l.life.kill(causeDeadline, "a request went on beyond its deadline and cancel_grace")
+		return
+	}
+	limits := l.pool.currentLimits()
+	l.overdue = true
+	l.due = time.Now().Add(limits.cancelGrace)
+	l.timer.Reset(limits.cancelGrace)
+	if l.conn != nil {
+		l.sendCancel()
+	}
+	l.mu.Unlock()
+	r.failKeeping(protocol.Errorf(protocol.DeadlineExceeded, "the request ran longer than request_timeout of %s", limits.requestTimeout).
+		WithDetail(map[string]any{"limit": "request_timeout", "timeout_ms": limits.requestTimeout.Milliseconds()}).
+		From(l.life.p.slug, l.life.id))
+}
+
+// serve reads the lane's connection until the worker is dead, redialling one that the living worker closed. It is the
+// lane's only reader. The life waits for it.
+func (l *lane) serve() {
+	defer l.life.wg.Done()
+	for {
+		unread := l.read()
+		if !l.redial(unread) {
+			return
+		}
+	}
+}
+
+// read delivers what arrives until the connection ends; unread says that a request in flight provably was not read.
+func (l *lane) read() (unread bool) {
+	conn := l.conn // only this goroutine replaces it
+	for {
+		line, err := conn.Read()
+		if err == nil && line.Partial { // half an answer is no answer
+			line.Close()
+			continue
+		}
+		if err == nil {
+			err = l.handle(line)
+			if err == nil {
+				continue
+			}
+		} else if tooLong, ok := errors.AsType[*protocol.TooLongError](err); ok {
+			if l.handleTooLong(tooLong) {
+				continue
+			}
+		}
+		l.mu.Lock()
+		left, known := conn.Unread()
+		unread = l.asked && (protocol.IsReset(err) || conn.Pending() > 0 ||
+			(errors.Is(err, protocol.ErrInterrupted) && known && left > 0))
+		l.conn = nil
+		l.mu.Unlock()
+		_ = conn.Close()
+		l.pool.lost(l)
+		return unread
+	}
+}
+
+// errGarbage ends a connection whose worker does not keep to the protocol: its framing can no longer be trusted.
+var errGarbage = errors.New("the worker's line is not of the protocol")
+
+// handle acts on one line of the worker.
+func (l *lane) handle(line protocol.Line) error {
+	var m protocol.Message
+	if e := protocol.Scan(line.Bytes, &m); e != nil {
+		closeFiles(line.Files)
+		return l.garbage(line.Bytes, e.Message)
+	}
+	switch m.Class {
+	case protocol.Response:
+		return l.response(line, &m)
+	case protocol.Notification:
+		closeFiles(line.Files)
+		l.notification(line.Bytes, &m)
+	default:
+		closeFiles(line.Files) // workers have no requests to make
+		return l.garbage(line.Bytes, "a request from a worker")
+	}
+	return nil
+}
+
+func (l *lane) response(line protocol.Line, m *protocol.Message) error {
+	num, err := strconv.ParseUint(string(m.ID.Of(line.Bytes)), 10, 64)
+	l.mu.Lock()
+	if err == nil && l.ping != 0 && num == l.ping {
+		l.ping = 0
+		l.mu.Unlock()
+		closeFiles(line.Files)
+		return nil
+	}
+	r := l.req
+	if r == nil || err != nil || num != l.num {
+		l.mu.Unlock()
+		closeFiles(line.Files)
+		if r == nil {
+			l.life.complain("answer without a request", line.Bytes)
+			return nil
+		}
+		return l.garbage(line.Bytes, "an answer to another request than the one that runs")
+	}
+	l.req = nil
+	l.timer.Stop()
+	l.mu.Unlock()
+	// The lane is free before the caller can know: its next request must not find it taken.
+	l.pool.release(r, l)
+	r.answer(line.Bytes, m, line.Files)
+	return nil
+}
+
+// garbage answers the request in flight with invalid_response and gives the connection up; without one it is only noted.
+func (l *lane) garbage(line []byte, what string) error {
+	l.life.complain(what, line)
+	l.mu.Lock()
+	r := l.req
+	l.req = nil
+	l.timer.Stop()
+	l.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	e := protocol.Errorf(protocol.InvalidResponse, "the worker's answer is not valid: %s", what).
+		WithDetail(map[string]any{"answer": excerpt(line)}).From(l.life.p.slug, l.life.id)
+	l.pool.lost(l) // before the slot is freed: the next request must not be given this connection
+	l.pool.resolve(r, l, false, e)
+	return errGarbage
+}
+
+// handleTooLong deals with a line beyond max_message, of which only the head is known. False: give the connection up.
+func (l *lane) handleTooLong(t *protocol.TooLongError) bool {
+	l.mu.Lock()
+	r, num := l.req, l.num
+	mine := r != nil && bytes.Contains(t.Head, strconv.AppendUint([]byte(`"id":`), num, 10))
+	if !mine && bytes.Contains(t.Head, []byte(`"notifications/progress"`)) {
+		l.mu.Unlock()
+		return true
+	}
+	l.req = nil
+	l.timer.Stop()
+	l.mu.Unlock()
+	if r == nil {
+		l.life.complain("a line beyond max_message without a request", t.Head)
+		return true
+	}
+	e := protocol.Errorf(protocol.TooLarge, "the worker's answer is longer than max_message of %d bytes", t.Limit).
+		WithDetail(map[string]any{"limit": t.Limit}).From(l.life.p.slug, l.life.id)
+	if mine {
+		l.pool.release(r, l)
+		r.fail(e)
+		return true
+	}
+	l.pool.lost(l)
+	l.pool.resolve(r, l, false, e)
+	return false
+}
+
+func (l *lane) notification(line []byte, m *protocol.Message) {
+	switch string(m.MethodName(line)) {
+	case protocol.NotifyReady:
+		l.life.becameReady(l)
+	case protocol.NotifyProgress:
+		num, err := strconv.ParseUint(string(m.ProgressToken.Of(line)), 10, 64)
+		l.mu.Lock()
+		r := l.req
+		mine := r != nil && err == nil && num == l.num
+		l.mu.Unlock()
+		if mine {
+			r.progress(line, m)
+		} else if r == nil {
+			l.life.loadProgress(line)
+		}
+	}
+}
+
+// redial follows the end of a connection: the worker died (its request is resolved, false), or it lives and takes another
+// connection (true), or it lives and does not (it is killed, then as died).
+func (l *lane) redial(unread bool) bool {
+	f := l.life
+	ctx, cancel := context.WithTimeout(f.ctx, redialFor)
+	defer cancel()
+	conn, init, err := f.connect(ctx, f.exited)
+	if err != nil {
+		select {
+		case <-f.exited:
+		default:
+			f.kill(causeConnection, "closed its connection and took no other within "+redialFor.String()+": "+err.Error())
+		}
+		<-f.gone
+		l.conclude(unread, f.crashError())
+		return false
+	}
+	l.conclude(unread, protocol.Errorf(protocol.WorkerCrashed, "the worker closed its connection with this request; it may have run").
+		From(f.p.slug, f.id))
+	l.mu.Lock()
+	l.conn = conn
+	l.ping = 0
+	l.mu.Unlock()
+	f.reconnected(l, init)
+	return true
+}
+
+// conclude resolves what was in flight.
+func (l *lane) conclude(unread bool, e *protocol.Error) {
+	l.mu.Lock()
+	r := l.req
+	l.req = nil
+	l.timer.Stop()
+	l.mu.Unlock()
+	if r != nil {
+		l.pool.resolve(r, l, unread, e)
+	}
+}
+
+// interrupt makes the reader take what has arrived and end: the process is gone, and what still comes is not its own.
+func (l *lane) interrupt() {
+	l.mu.Lock()
+	if l.conn != nil {
+		l.conn.Interrupt()
+	}
+	l.mu.Unlock()
+}
+
+// sendPing asks an idle or busy worker for a sign of life, and says since when an earlier ping is unanswered.
+func (l *lane) sendPing() (unansweredSince time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil {
+		return time.Time{}
+	}
+	if l.ping != 0 {
+		return l.pingAt
+	}
+	l.ping, l.pingAt, l.asked = l.life.number(), time.Now(), false
+	line := append(l.out[:0], `{"jsonrpc":"2.0","id":`...)
+	line = strconv.AppendUint(line, l.ping, 10)
+	line = append(line, `,"method":"ping"}`+"\n"...)
+	l.out = line
+	_ = l.conn.Write(nil, line)
+	return time.Time{}
+}
+
+// busy says whether a request is on the lane.
+func (l *lane) busyNow() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.req != nil
+}

@@ -1,0 +1,257 @@
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	tailBytes = 4 << 10 // of a worker's output, shown with its end
+	tailLines = 20
+	keepLogs  = 10 // files of earlier workers kept for each provider
+)
+
+// tail returns the last lines of a file, at most most bytes of them, valid UTF-8; "" where there is nothing to read.
+func tail(path string, most int64) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	st, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	start := max(st.Size()-most, 0)
+	data := make([]byte, st.Size()-start)
+	n, _ := f.ReadAt(data, start)
+	data = data[:n]
+	if start > 0 { // begin with a whole line, unless all of it is one
+		if i := bytes.IndexByte(data, '\n'); i >= 0 && i+1 < len(data) {
+			data = data[i+1:]
+		}
+	}
+	return strings.ToValidUTF8(string(lastLines(data, tailLines)), "\uFFFD")
+}
+
+// lastLines returns the last n lines of data, a last one without newline included.
+func lastLines(data []byte, n int) []byte {
+	end := len(data)
+	if end > 0 && data[end-1] == '\n' {
+		end--
+	}
+	for i := end - 1; i >= 0; i-- {
+		if data[i] == '\n' {
+			if n--; n == 0 {
+				return data[i+1:]
+			}
+		}
+	}
+	return data
+}
+
+// logFiles lists a provider's logs by worker number, the oldest first.
+func logFiles(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	type numbered struct {
+		n    int64
+		path string
+	}
+	var files []numbered
+	for _, e := range entries {
+		n, err := strconv.ParseInt(strings.TrimSuffix(e.Name(), ".log"), 10, 64)
+		if err == nil && strings.HasSuffix(e.Name(), ".log") {
+			files = append(files, numbered{n, filepath.Join(dir, e.Name())})
+		}
+	}
+	slices.SortFunc(files, func(a, b numbered) int { return int(a.n - b.n) })
+	out := make([]string, len(files))
+	for i, f := range files {
+		out[i] = f.path
+	}
+	return out
+}
+
+// pruneLogs removes the logs of long gone workers. live are the numbers of workers that run.
+func pruneLogs(dir string, live map[int64]bool) {
+	files := logFiles(dir)
+	for i, f := range files {
+		n, _ := strconv.ParseInt(strings.TrimSuffix(filepath.Base(f), ".log"), 10, 64)
+		if i < len(files)-keepLogs && !live[n] {
+			_ = os.Remove(f)
+		}
+	}
+}
+
+// showLogs writes the last lines of a provider's logs, merged by worker number, and with follow what is appended to any of
+// them, until ctx ends. Whole lines are written; a line is never mixed with one of another worker.
+func showLogs(ctx context.Context, dir string, lines int, follow bool, w io.Writer) error {
+	var watcher *fsnotify.Watcher
+	if follow {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		var err error
+		if watcher, err = fsnotify.NewWatcher(); err == nil {
+			defer func() { _ = watcher.Close() }()
+			if err := watcher.Add(dir); err != nil {
+				return fmt.Errorf("follow logs: %w", err)
+			}
+		}
+	}
+	s := &logShow{w: w, at: map[string]int64{}}
+	if err := s.last(dir, lines); err != nil || !follow {
+		return err
+	}
+	return s.follow(ctx, dir, watcher)
+}
+
+// logShow remembers how far each file has been shown.
+type logShow struct {
+	w  io.Writer
+	at map[string]int64
+}
+
+// last shows the last n lines over all files.
+func (s *logShow) last(dir string, n int) error {
+	files := logFiles(dir)
+	var parts [][]byte
+	for i := len(files) - 1; i >= 0; i-- {
+		st, err := os.Stat(files[i])
+		if err != nil {
+			continue
+		}
+		s.at[files[i]] = st.Size()
+		if n <= 0 {
+			continue
+		}
+		data, err := readEnd(files[i], st.Size(), n)
+		if err != nil {
+			return err
+		}
+		n -= bytes.Count(data, []byte{'\n'})
+		parts = append(parts, data)
+	}
+	for i := len(parts) - 1; i >= 0; i-- {
+		if _, err := s.w.Write(parts[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readEnd reads the last n lines of the first size bytes of a file, the last one ended with a newline.
+func readEnd(path string, size int64, n int) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	for chunk := int64(64 << 10); ; chunk *= 4 {
+		start := max(size-chunk, 0)
+		data := make([]byte, size-start)
+		k, err := f.ReadAt(data, start)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		data = data[:k]
+		end := lastLines(data, n)
+		if start > 0 && len(end) == len(data) && chunk < 64<<20 {
+			continue // n lines need more than this
+		}
+		if len(end) > 0 && end[len(end)-1] != '\n' {
+			end = append(end, '\n')
+		}
+		return end, nil
+	}
+}
+
+// follow shows what is appended. Without a watcher (inotify is exhausted) it looks every half second.
+func (s *logShow) follow(ctx context.Context, dir string, watcher *fsnotify.Watcher) error {
+	var events <-chan fsnotify.Event
+	var tick <-chan time.Time
+	if watcher != nil {
+		events = watcher.Events
+	} else {
+		t := time.NewTicker(500 * time.Millisecond)
+		defer t.Stop()
+		tick = t.C
+	}
+	for {
+		for _, f := range logFiles(dir) {
+			if err := s.appended(f); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-events:
+			if !ok {
+				return nil
+			}
+		case <-tick:
+		}
+	}
+}
+
+// appended writes the whole lines that a file has beyond what was shown. A file that shrank was rotated: it is shown from
+// its beginning.
+func (s *logShow) appended(path string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	at := s.at[path]
+	if st.Size() < at {
+		at = 0
+	}
+	if st.Size() == at {
+		s.at[path] = at
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }()
+	const most = 1 << 20
+	for at < st.Size() {
+		data := make([]byte, min(st.Size()-at, most))
+		n, _ := f.ReadAt(data, at)
+		data = data[:n]
+		if n == 0 {
+			break
+		}
+		end := bytes.LastIndexByte(data, '\n') + 1
+		if end == 0 {
+			if n < most {
+				break // half a line: wait for the rest
+			}
+			end = n
+		}
+		if _, err := s.w.Write(data[:end]); err != nil {
+			return err
+		}
+		at += int64(end)
+	}
+	s.at[path] = at
+	return nil
+}

@@ -1,0 +1,439 @@
+package supervisor
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"workerd/protocol"
+)
+
+// limits are the parts of a manifest that bound a provider's requests. They apply live.
+type limits struct {
+	capacity       int // replicas x concurrency
+	queue          int
+	requestTimeout time.Duration
+	cancelGrace    time.Duration
+	maxMessage     int64
+	retryOnCrash   bool
+	finishGone     bool // on_disconnect = "finish"
+}
+
+// pool admits a provider's requests, lets them wait, and hands them to lanes. Its mutex guards the fields that follow; it
+// is held for a few list operations only, never across a write.
+type pool struct {
+	slug    string
+	demand  func()       // pokes the provider's goroutine: somebody waits and workers are missing
+	timeout atomic.Int64 // limits.requestTimeout, for lanes, which must not take mu
+	// maxMessage bounds the lines of new connections.
+	maxMessage atomic.Int64
+
+	mu         sync.Mutex
+	limits     limits
+	idle       []*lane // ready and free, the longest idle first
+	running    int     // requests on a lane, answered or not
+	head, tail *request
+	waiting    int
+	refusal    *protocol.Error // answered to every new request; nil: they are admitted
+	short      bool            // fewer workers than wanted are up: a waiting request pokes demand
+	phase      string          // what waiting requests wait for, for progress messages
+	keys       map[string]*request
+	lastBusy   time.Time
+	methods    []protocol.MethodInfo
+}
+
+func newPool(slug string, demand func()) *pool {
+	return &pool{slug: slug, demand: demand, short: true, keys: map[string]*request{}, lastBusy: time.Now()}
+}
+
+// submit takes a request in: it runs at once, waits, joins the running one with its key, or is refused. The request is
+// answered in every case.
+func (p *pool) submit(r *request) {
+	p.mu.Lock()
+	if e := p.refusal; e != nil {
+		p.mu.Unlock()
+		r.fail(e)
+		return
+	}
+	if r.key != "" {
+		if joined, e := p.joinLocked(r); joined {
+			p.mu.Unlock()
+			return
+		} else if e != nil {
+			p.mu.Unlock()
+			r.key = ""
+			r.fail(e)
+			return
+		}
+	}
+	if p.waiting == 0 {
+		for l := p.takeLocked(r); l != nil; l = p.takeLocked(r) {
+			p.mu.Unlock()
+			if l.run(r) {
+				return
+			}
+			p.mu.Lock()
+			p.untakeLocked(r, l)
+		}
+	}
+	if limit := p.limits.capacity + p.limits.queue; p.running+p.waiting >= limit {
+		e := p.fullLocked()
+		p.mu.Unlock()
+		r.fail(e)
+		return
+	}
+	p.pushBackLocked(r)
+	place, phase, poke := p.waiting, p.phase, p.short
+	p.mu.Unlock()
+	if poke {
+		p.demand()
+	}
+	r.note(waitingMessage(phase, place))
+}
+
+// joinLocked makes r's asker one of the running request with the same key, if there is one. A key that is in use for
+// another method is a mistake of the caller.
+func (p *pool) joinLocked(r *request) (bool, *protocol.Error) {
+	other := p.keys[r.key]
+	if other == nil {
+		p.keys[r.key] = r
+		return false, nil
+	}
+	if other.method != r.method {
+		return false, protocol.Errorf(protocol.InvalidRequest,
+			"idempotencyKey %q belongs to a running request of method %q, not %q", r.key, other.method, r.method)
+	}
+	a := &r.first
+	if other.join(a) {
+		return true, nil
+	}
+	p.keys[r.key] = r // the other one was answered this instant
+	return false, nil
+}
+
+// forget drops the request's idempotency key.
+func (p *pool) forget(r *request) {
+	p.mu.Lock()
+	if p.keys[r.key] == r {
+		delete(p.keys, r.key)
+	}
+	p.mu.Unlock()
+}
+
+func (p *pool) fullLocked() *protocol.Error {
+	return protocol.Errorf(protocol.QueueFull, "%d requests run and %d wait, which is the limit of %s; try again later",
+		p.running, p.waiting, p.slug).
+		WithDetail(map[string]any{"queue": p.limits.queue, "waiting": p.waiting, "running": p.running, "capacity": p.limits.capacity}).
+		From(p.slug, "")
+}
+
+// takeLocked assigns r to the lane that has been idle longest; nil where none is free.
+func (p *pool) takeLocked(r *request) *lane {
+	if len(p.idle) == 0 {
+		return nil
+	}
+	l := p.idle[0]
+	copy(p.idle, p.idle[1:])
+	p.idle = p.idle[:len(p.idle)-1]
+	p.assignLocked(r, l)
+	return l
+}
+
+func (p *pool) assignLocked(r *request, l *lane) {
+	r.lane = l
+	l.life.busy++
+	p.running++
+}
+
+// untakeLocked undoes an assignment whose request was never sent: the lane turned out to be dead.
+func (p *pool) untakeLocked(r *request, l *lane) {
+	r.lane = nil
+	l.life.busy--
+	p.running--
+	p.lastBusy = time.Now()
+}
+
+func (p *pool) pushBackLocked(r *request) {
+	r.queued = true
+	r.prev, r.next = p.tail, nil
+	if p.tail != nil {
+		p.tail.next = r
+	} else {
+		p.head = r
+	}
+	p.tail = r
+	p.waiting++
+}
+
+func (p *pool) pushFrontLocked(r *request) {
+	r.queued = true
+	r.prev, r.next = nil, p.head
+	if p.head != nil {
+		p.head.prev = r
+	} else {
+		p.tail = r
+	}
+	p.head = r
+	p.waiting++
+}
+
+func (p *pool) unlinkLocked(r *request) {
+	if r.prev != nil {
+		r.prev.next = r.next
+	} else {
+		p.head = r.next
+	}
+	if r.next != nil {
+		r.next.prev = r.prev
+	} else {
+		p.tail = r.prev
+	}
+	r.prev, r.next, r.queued = nil, nil, false
+	p.waiting--
+}
+
+// release gives a lane back after its request ended; the next waiting request takes it over.
+func (p *pool) release(r *request, l *lane) {
+	p.mu.Lock()
+	p.untakeLocked(r, l)
+	p.offerLocked(l)
+}
+
+// offerLocked puts a free lane to use: a waiting request runs on it, or it becomes idle. It unlocks the pool.
+func (p *pool) offerLocked(l *lane) {
+	for !l.retired {
+		r := p.head
+		if r == nil {
+			p.idle = append(p.idle, l)
+			p.mu.Unlock()
+			return
+		}
+		p.unlinkLocked(r)
+		if !r.wanted() {
+			continue
+		}
+		p.assignLocked(r, l)
+		p.mu.Unlock()
+		if l.run(r) {
+			return
+		}
+		p.mu.Lock()
+		p.untakeLocked(r, l)
+		p.pushFrontLocked(r)
+		p.mu.Unlock()
+		p.dispatch() // this lane is dead, which its reader sees to; another may be free
+		return
+	}
+	drained := l.life.busy == 0
+	p.mu.Unlock()
+	if drained {
+		l.life.drained()
+	}
+}
+
+// add makes a lane available.
+func (p *pool) add(l *lane) {
+	p.mu.Lock()
+	if l.inPool {
+		p.mu.Unlock()
+		return
+	}
+	l.inPool = true
+	p.offerLocked(l)
+}
+
+// lost takes a lane whose connection ended out of the pool; what it was running is the caller's to resolve.
+func (p *pool) lost(l *lane) {
+	p.mu.Lock()
+	p.dropIdleLocked(l)
+	l.inPool = false
+	p.mu.Unlock()
+}
+
+func (p *pool) dropIdleLocked(l *lane) {
+	for i, x := range p.idle {
+		if x == l {
+			p.idle = append(p.idle[:i], p.idle[i+1:]...)
+			return
+		}
+	}
+}
+
+// retire ends the assignment of requests to a worker's lanes and returns how many are busy. With onlyIdle it does so only
+// where nothing runs or waits, atomically, so that an idle stop cannot race a request; it then reports false.
+func (p *pool) retire(f *life, lanes []*lane, onlyIdle bool) (busy int, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if onlyIdle && (p.running > 0 || p.waiting > 0) {
+		return f.busy, false
+	}
+	p.short = true // in the same breath, or a request that arrives now would wait unheard
+	for _, l := range lanes {
+		l.retired = true
+		p.dropIdleLocked(l)
+	}
+	return f.busy, true
+}
+
+// resolve settles a request that was on a lane whose worker or connection is gone: never read, or allowed a second try:
+// it waits for the next worker; else it is answered with e.
+func (p *pool) resolve(r *request, l *lane, unread bool, e *protocol.Error) {
+	p.mu.Lock()
+	p.untakeLocked(r, l)
+	drained := l.retired && l.life.busy == 0
+	again := unread || (p.limits.retryOnCrash && !r.retried)
+	if again && !r.wanted() {
+		again = false
+	}
+	refusal := p.refusal
+	if again && refusal == nil {
+		if !unread {
+			r.retried = true
+		}
+		p.pushFrontLocked(r)
+	}
+	p.mu.Unlock()
+	if drained {
+		l.life.drained()
+	}
+	switch {
+	case again && refusal == nil:
+		p.dispatch()
+	case again:
+		r.fail(refusal)
+	default:
+		r.fail(e)
+	}
+}
+
+// dispatch hands waiting requests to idle lanes, and asks for workers where requests remain.
+func (p *pool) dispatch() {
+	p.mu.Lock()
+	for p.head != nil && len(p.idle) > 0 {
+		l := p.idle[0]
+		copy(p.idle, p.idle[1:])
+		p.idle = p.idle[:len(p.idle)-1]
+		p.offerLocked(l)
+		p.mu.Lock()
+	}
+	poke := p.waiting > 0 && p.short
+	p.mu.Unlock()
+	if poke {
+		p.demand()
+	}
+}
+
+// abandon is called when nobody waits for r any more.
+func (p *pool) abandon(r *request, why leave) {
+	p.mu.Lock()
+	if r.queued {
+		p.unlinkLocked(r)
+		p.lastBusy = time.Now()
+		p.mu.Unlock()
+		r.end()
+		return
+	}
+	l, grace := r.lane, p.limits.cancelGrace
+	p.mu.Unlock()
+	if l != nil {
+		l.cancel(r, why == leaveOverdue, grace)
+	}
+}
+
+// refuse answers every waiting request with waiting, where that is not nil, and every later one with later until admit.
+func (p *pool) refuse(waiting, later *protocol.Error) {
+	p.mu.Lock()
+	p.refusal = later
+	var out []*request
+	for r := p.head; waiting != nil && r != nil; r = p.head {
+		p.unlinkLocked(r)
+		out = append(out, r)
+	}
+	p.mu.Unlock()
+	for _, r := range out {
+		r.fail(waiting)
+	}
+}
+
+// admit ends refuse.
+func (p *pool) admit() {
+	p.mu.Lock()
+	p.refusal = nil
+	p.mu.Unlock()
+}
+
+// failWaiting answers every waiting request with e; later ones are admitted.
+func (p *pool) failWaiting(e *protocol.Error) {
+	p.mu.Lock()
+	refusal := p.refusal
+	p.mu.Unlock()
+	p.refuse(e, refusal)
+}
+
+// setLimits applies edited limits.
+func (p *pool) setLimits(l limits) {
+	p.mu.Lock()
+	p.limits = l
+	p.timeout.Store(int64(l.requestTimeout))
+	p.maxMessage.Store(l.maxMessage)
+	p.mu.Unlock()
+}
+
+// announce tells everybody who waits what they wait for. short says whether a further request should poke demand.
+func (p *pool) announce(phase string, short bool) {
+	p.mu.Lock()
+	p.short = short
+	if phase == p.phase {
+		p.mu.Unlock()
+		return
+	}
+	p.phase = phase
+	var out []*request
+	for r := p.head; r != nil; r = r.next {
+		out = append(out, r)
+	}
+	p.mu.Unlock()
+	for i, r := range out {
+		r.note(waitingMessage(phase, i+1))
+	}
+}
+
+// standing says where a request stands, for its heartbeat.
+func (p *pool) standing(r *request) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !r.queued {
+		return "running"
+	}
+	place := 1
+	for x := r.prev; x != nil; x = x.prev {
+		place++
+	}
+	return waitingMessage(p.phase, place)
+}
+
+func waitingMessage(phase string, place int) string {
+	if phase == "" {
+		return fmt.Sprintf("queued, place %d", place)
+	}
+	return fmt.Sprintf("%s (queued, place %d)", phase, place)
+}
+
+// load is the pool's counters at one instant.
+type load struct {
+	running, waiting, queue int
+	lastBusy                time.Time
+}
+
+func (p *pool) load() load {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return load{p.running, p.waiting, p.limits.queue, p.lastBusy}
+}
+
+func (p *pool) currentLimits() limits {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.limits
+}

@@ -1,0 +1,366 @@
+package supervisor
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"workerd/execenv"
+	"workerd/manifest"
+	"workerd/protocol"
+)
+
+// spec is a version of a provider: what its workers are run with.
+type spec struct {
+	manifest *manifest.Manifest
+	plan     *execenv.Plan
+	run      string // what a running worker can see of it: another value needs another worker
+	stamp    string // of the files that went into the plan
+}
+
+// ending of a provider itself.
+type closing int
+
+const (
+	open     closing = iota
+	removed          // its manifest is gone
+	shutdown         // workerd stops
+)
+
+// provider is the goroutine that owns one provider's workers. All fields below inbox belong to it.
+type provider struct {
+	sup   *Supervisor
+	slug  string
+	log   *slog.Logger
+	pool  *pool
+	front *front
+
+	inbox    chan func()
+	poke     chan struct{} // somebody waits and workers are missing
+	done     chan struct{} // closed when run has returned
+	snapshot atomic.Pointer[protocol.ProviderStatus]
+	lives    sync.WaitGroup // lives and their sweeps
+
+	file     string             // the manifest's path
+	manifest *manifest.Manifest // the newest valid one: keys that apply live are read from it
+	spec     *spec              // what new workers run; nil before the first plan
+	warnings []string
+	invalid  []protocol.ManifestError // the manifest on disk is invalid
+	rejected []protocol.ManifestError // the version on disk did not become ready
+	planErr  error                    // no plan could be made of it
+	planning int                      // number of the newest planning; older results are dropped
+	applied  [32]byte                 // hash of the newest manifest taken in
+	stamp    string                   // of the files beside it
+	booting  bool                     // waits at the gate, or has passed it
+	gated    bool                     // holds a place in the gate
+
+	workers  []*worker // seats, then leaving ones and a candidate
+	roll     *roll
+	hist     history
+	failure  *protocol.Error // why it is failed; nil: it is not
+	failed   *protocol.Exit
+	held     bool // stopped by the operator
+	closing  closing
+	lastExit *protocol.Exit
+	deaths   int // processes that ended unasked, for operations that wait
+	idle     *time.Timer
+	waiters  []*waiter
+	rollErr  error
+}
+
+// worker is one seat of a provider: the place of one worker, whatever process fills it.
+type worker struct {
+	state     State
+	reason    string
+	since     time.Time
+	life      *life // nil while there is no process
+	restarts  int
+	lastExit  *protocol.Exit
+	timer     *time.Timer // of backoff
+	retryAt   time.Time
+	again     bool // draining: start anew when gone
+	leaving   bool // draining: the seat goes with it
+	candidate bool // the next version, beside the one that it is to replace
+}
+
+func newProvider(s *Supervisor, slug string) *provider {
+	p := &provider{
+		sup: s, slug: slug,
+		log:   s.log.With(keyProvider, slug),
+		inbox: make(chan func(), 64),
+		poke:  make(chan struct{}, 1),
+		done:  make(chan struct{}),
+	}
+	p.pool = newPool(slug, p.demand)
+	p.held = s.stops.held(slug)
+	if p.held {
+		p.refuseHeld()
+	}
+	return p
+}
+
+// run is the provider's goroutine. It returns when the provider was closed and nothing of it is left.
+func (p *provider) run() {
+	defer close(p.done)
+	for {
+		select {
+		case f := <-p.inbox:
+			f()
+		case <-p.poke:
+			p.onDemand()
+		}
+		p.settle()
+		if p.closing != open && !p.anyProcess() {
+			break
+		}
+	}
+	p.finish()
+}
+
+// finish ends what is left when the last worker is gone: connections close after their last answer, then the socket goes.
+func (p *provider) finish() {
+	if p.idle != nil {
+		p.idle.Stop()
+	}
+	p.settle()
+	p.front.close(p.closing == removed)
+	// Goroutines of past lives may still want to post; they are waited for while the inbox is served.
+	gone := make(chan struct{})
+	go func() { p.lives.Wait(); close(gone) }()
+	for {
+		select {
+		case f := <-p.inbox:
+			f()
+		case <-p.poke:
+		case <-gone:
+			for _, w := range p.waiters {
+				w.done(errClosed(p.closing))
+			}
+			return
+		}
+	}
+}
+
+// post hands f to the provider's goroutine. It must not be called from it.
+func (p *provider) post(f func()) {
+	select {
+	case p.inbox <- f:
+	case <-p.done:
+	}
+}
+
+// postAsync is post for callers who might be the provider's goroutine itself.
+func (p *provider) postAsync(f func()) {
+	select {
+	case p.inbox <- f:
+	default:
+		go p.post(f)
+	}
+}
+
+// ask runs f on the provider's goroutine and waits for it.
+func (p *provider) ask(ctx context.Context, f func()) error {
+	ran := make(chan struct{})
+	select {
+	case p.inbox <- func() { f(); close(ran) }:
+	case <-p.done:
+		return errClosed(removed)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-ran:
+		return nil
+	case <-p.done:
+		return errClosed(removed)
+	}
+}
+
+// demand is the pool's word that requests wait and workers are missing.
+func (p *provider) demand() {
+	select {
+	case p.poke <- struct{}{}:
+	default:
+	}
+}
+
+// onDemand starts workers for waiting requests.
+func (p *provider) onDemand() {
+	if !p.mayRun() || p.failure != nil {
+		return
+	}
+	l := p.pool.load()
+	if l.waiting == 0 {
+		return
+	}
+	c := max(p.manifest.Serve.Concurrency, 1)
+	p.startSeats(min((l.running+l.waiting+c-1)/c, p.manifest.Serve.Replicas), "a request waits")
+}
+
+// mayRun says whether workers may be started at all.
+func (p *provider) mayRun() bool { return p.closing == open && !p.held && p.spec != nil }
+
+// startSeats starts stopped seats until at least n have a process or are about to.
+func (p *provider) startSeats(n int, reason string) {
+	up := 0
+	for _, w := range p.seats() {
+		if w.state != Stopped && w.state != Failed {
+			up++
+		}
+	}
+	for _, w := range p.seats() {
+		if up >= n {
+			return
+		}
+		if w.state == Stopped {
+			p.startWorker(w, reason)
+			up++
+		}
+	}
+}
+
+// seats are the workers that count as replicas: not the leaving ones, not a candidate.
+func (p *provider) seats() []*worker {
+	out := make([]*worker, 0, len(p.workers))
+	for _, w := range p.workers {
+		if !w.leaving && !w.candidate {
+			out = append(out, w)
+		}
+	}
+	return out
+}
+
+// resize makes as many seats as replicas are wanted; surplus ones drain.
+func (p *provider) resize() {
+	seats := p.seats()
+	for len(seats) < p.manifest.Serve.Replicas {
+		w := &worker{state: Stopped, since: time.Now()}
+		p.workers = append(p.workers, w)
+		seats = append(seats, w)
+	}
+	for i := p.manifest.Serve.Replicas; i < len(seats); i++ {
+		seats[i].leaving = true
+		p.stopWorker(seats[i], "fewer replicas are wanted")
+	}
+	p.dropGone()
+}
+
+// dropGone forgets leaving workers that have no process any more.
+func (p *provider) dropGone() {
+	kept := p.workers[:0]
+	for _, w := range p.workers {
+		if !w.leaving || w.life != nil {
+			kept = append(kept, w)
+		}
+	}
+	for i := len(kept); i < len(p.workers); i++ {
+		p.workers[i] = nil
+	}
+	p.workers = kept
+}
+
+func (p *provider) anyProcess() bool {
+	for _, w := range p.workers {
+		if w.life != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// workerOf finds the seat that a process fills; nil where the process is no longer anybody's.
+func (p *provider) workerOf(f *life) *worker {
+	for _, w := range p.workers {
+		if w.life == f {
+			return w
+		}
+	}
+	return nil
+}
+
+// move is the only place that changes a worker's state.
+func (p *provider) move(w *worker, e Event, reason string) bool {
+	to, ok := next(w.state, e)
+	if !ok {
+		p.log.Error("illegal transition", keyError, illegal(w.state, e), keyReason, reason)
+		return false
+	}
+	from := w.state
+	w.state, w.reason, w.since = to, reason, time.Now()
+	if from == to && e != evRespawn {
+		return true
+	}
+	id, pid := "", 0
+	if w.life != nil {
+		id, pid = w.life.id, w.life.proc.pid
+	}
+	p.log.Info("state", keyWorker, id, keyFrom, string(from), keyState, string(to), keyReason, reason, keyPID, pid)
+	p.sup.events.publish(protocol.Event{
+		Time: time.Now().UTC(), Type: "state", Provider: p.slug, Worker: id,
+		From: string(from), State: string(to), Reason: reason,
+	})
+	return true
+}
+
+// settle runs after every event: operations that wait are looked at, waiting requests hear what they wait for, and the
+// snapshot for readers is renewed.
+func (p *provider) settle() {
+	p.advanceRoll()
+	p.dropGone()
+	phase, short := p.phase()
+	p.pool.announce(phase, short)
+	p.armIdle()
+	kept := p.waiters[:0]
+	for _, w := range p.waiters {
+		if err, over := w.over(); over {
+			w.done(err)
+		} else {
+			kept = append(kept, w)
+		}
+	}
+	p.waiters = kept
+	p.publish()
+}
+
+// armIdle keeps one timer for idle_timeout while workers are up.
+func (p *provider) armIdle() {
+	if p.manifest == nil || p.idle != nil || p.closing != open {
+		return
+	}
+	d := p.manifest.Start.IdleTimeout.D()
+	if d <= 0 || !p.anyReady() {
+		return
+	}
+	rest := d - time.Since(p.pool.load().lastBusy)
+	p.idle = time.AfterFunc(max(rest, 0), func() { p.post(p.onIdle) })
+}
+
+func (p *provider) anyReady() bool {
+	for _, w := range p.workers {
+		if w.state == Ready {
+			return true
+		}
+	}
+	return false
+}
+
+// onIdle stops workers that had nothing to do for idle_timeout; a request that arrives this instant keeps them.
+func (p *provider) onIdle() {
+	p.idle = nil
+	d := p.manifest.Start.IdleTimeout.D()
+	l := p.pool.load()
+	if d <= 0 || l.running+l.waiting > 0 || time.Since(l.lastBusy) < d {
+		return // settle arms it again
+	}
+	for _, w := range p.seats() {
+		if w.state != Ready {
+			continue
+		}
+		if _, ok := p.pool.retire(w.life, w.life.lanes, true); !ok {
+			return
+		}
+		p.stopWorker(w, "idle for "+d.String())
+	}
+}

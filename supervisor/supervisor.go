@@ -1,0 +1,394 @@
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"workerd/execenv"
+	"workerd/manifest"
+	"workerd/protocol"
+)
+
+// Config is what a Supervisor needs.
+type Config struct {
+	RuntimeDir string // sockets; absolute, 0700
+	StateDir   string // logs, operator stops, the counter of worker numbers
+	Instance   string // execenv.InstanceID
+	Planner    *execenv.Planner
+	Children   *execenv.Children
+	Log        *slog.Logger
+
+	// AuthorizeClient and AuthorizeWorker say why the peer of a front or worker connection is refused; nil: nobody is.
+	AuthorizeClient func(*net.UnixConn) error
+	AuthorizeWorker func(*net.UnixConn) error
+
+	// Rescan makes the watcher read the directories again and returns what they say. Reload calls it.
+	Rescan func(context.Context) (*manifest.Set, error)
+	// Follow is told the files beside the manifests whose change matters.
+	Follow func(files []string)
+	// Now and then the front sockets are looked at: one that was deleted comes back. Default 5 s.
+	CheckSockets time.Duration
+}
+
+// Supervisor runs the providers that the newest set of manifests declares.
+type Supervisor struct {
+	cfg      Config
+	log      *slog.Logger
+	events   *broadcaster
+	stops    *stops
+	numbers  *numbers
+	children *execenv.Children
+	gate     chan struct{} // places for boots under way
+
+	ctx      context.Context // of probes and boots; ends when workerd is told to stop
+	cancel   context.CancelFunc
+	clients  context.Context // of front connections; ends when all providers have ended
+	hangUp   context.CancelFunc
+	killed   chan struct{}
+	killOnce sync.Once
+
+	apply sync.Mutex // one reconcile at a time; guards ending
+
+	mu        sync.RWMutex // guards what follows
+	providers map[string]*provider
+	listed    []*manifest.Entry // entries without a provider
+	set       *manifest.Set
+	ending    bool
+
+	wg sync.WaitGroup // providers
+}
+
+// New makes a Supervisor. It starts nothing.
+func New(cfg Config) (*Supervisor, error) {
+	if cfg.CheckSockets <= 0 {
+		cfg.CheckSockets = 5 * time.Second
+	}
+	n, err := openNumbers(filepath.Join(cfg.StateDir, "numbers-"+cfg.Instance))
+	if err != nil {
+		return nil, err
+	}
+	s := &Supervisor{
+		cfg: cfg, log: cfg.Log, events: newBroadcaster(), numbers: n, children: cfg.Children,
+		stops:     &stops{dir: filepath.Join(cfg.StateDir, "stops"), log: cfg.Log},
+		gate:      make(chan struct{}, max(4, 2*runtime.NumCPU())),
+		providers: map[string]*provider{}, killed: make(chan struct{}),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background()) // Run ends it
+	s.clients, s.hangUp = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Run serves until ctx ends, then stops every worker and returns when all are gone. Sets arrive by Apply at any time.
+func (s *Supervisor) Run(ctx context.Context) error {
+	check := time.NewTicker(s.cfg.CheckSockets)
+	defer check.Stop()
+	for {
+		select {
+		case <-check.C:
+			for _, p := range s.all() {
+				if err := p.front.restore(); err != nil {
+					p.log.Error("front socket", keyError, err)
+				}
+			}
+		case <-ctx.Done():
+			return s.shutdown()
+		}
+	}
+}
+
+// Kill makes a Run that is stopping, or is told to stop later, kill every worker instead of waiting for it.
+func (s *Supervisor) Kill() {
+	s.killOnce.Do(func() { close(s.killed) })
+}
+
+// shutdown stops all workers in parallel.
+func (s *Supervisor) shutdown() error {
+	s.mu.Lock()
+	s.ending = true
+	s.mu.Unlock()
+	s.apply.Lock() // a reconcile under way comes to its end first
+	defer s.apply.Unlock()
+	s.cancel()
+	providers := s.all()
+	for _, p := range providers {
+		p.postAsync(func() { p.close(shutdown) })
+	}
+	gone := make(chan struct{})
+	go func() { s.wg.Wait(); close(gone) }()
+	select {
+	case <-gone:
+	case <-s.killed:
+		for _, p := range providers {
+			p.postAsync(p.closeNow)
+		}
+		<-gone
+	}
+	s.hangUp()
+	return nil
+}
+
+// Apply brings a set of manifests into force: new providers start, edited ones change as they say, missing ones end. It returns
+// when every provider has been told, not when workers are ready.
+func (s *Supervisor) Apply(set *manifest.Set) {
+	s.apply.Lock()
+	defer s.apply.Unlock()
+	s.mu.Lock()
+	if s.ending {
+		s.mu.Unlock()
+		return
+	}
+	s.set = set
+	running := make([]string, 0, len(s.providers))
+	for slug := range s.providers {
+		running = append(running, slug)
+	}
+	s.mu.Unlock()
+	slices.Sort(running)
+	steps, listed := reconcile(set, running)
+	s.mu.Lock()
+	s.listed = listed
+	s.mu.Unlock()
+	for _, st := range steps {
+		s.take(st)
+	}
+	if s.cfg.Follow != nil {
+		s.cfg.Follow(followed(set))
+	}
+}
+
+// followed lists the files beside the manifests whose change may need a new worker.
+func followed(set *manifest.Set) []string {
+	var files []string
+	for i := range set.Entries {
+		if m := set.Entries[i].Manifest; m != nil && set.Entries[i].ShadowedBy == "" {
+			files = append(files, watchList(m)...)
+		}
+	}
+	slices.Sort(files)
+	return slices.Compact(files)
+}
+
+// take carries out one step of a reconcile.
+func (s *Supervisor) take(st step) {
+	p := s.lookup(st.slug)
+	switch {
+	case st.entry == nil:
+		p.post(func() { p.close(removed) })
+	case p == nil:
+		s.create(st.entry)
+	case st.entry.Manifest == nil:
+		problems := problemsOf(st.entry.Problems)
+		p.post(func() { p.reject(problems) })
+	default:
+		e := st.entry
+		p.post(func() {
+			if p.closing == open {
+				p.apply(e.Manifest, e.Warnings)
+			}
+		})
+	}
+}
+
+// create makes a provider with its front socket and starts its goroutine.
+func (s *Supervisor) create(e *manifest.Entry) {
+	p := newProvider(s, e.Slug)
+	p.file = e.Manifest.File
+	front, err := listenFront(p)
+	if err != nil {
+		s.log.Error("provider cannot be served", keyProvider, e.Slug, keyError, err)
+		failed := *e
+		failed.Problems = manifest.Problems{{File: e.File, Key: "slug", Message: err.Error()}}
+		s.mu.Lock()
+		s.listed = append(s.listed, &failed)
+		s.mu.Unlock()
+		return
+	}
+	p.front = front
+	p.apply(e.Manifest, e.Warnings)
+	p.publish()
+	s.mu.Lock()
+	s.providers[e.Slug] = p
+	s.mu.Unlock()
+	s.wg.Go(func() {
+		p.run()
+		s.ended(p)
+	})
+}
+
+// ended forgets a provider. One whose manifest came back meanwhile starts anew.
+func (s *Supervisor) ended(p *provider) {
+	s.mu.Lock()
+	if s.providers[p.slug] == p {
+		delete(s.providers, p.slug)
+	}
+	set, again := s.set, false
+	if !s.ending && set != nil {
+		again = slices.ContainsFunc(set.Entries, func(e manifest.Entry) bool {
+			return e.Slug == p.slug && e.Manifest != nil && e.ShadowedBy == ""
+		})
+	}
+	s.mu.Unlock()
+	if again {
+		s.Apply(set)
+	}
+}
+
+func (s *Supervisor) lookup(slug string) *provider {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.providers[slug]
+}
+
+func (s *Supervisor) all() []*provider {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := make([]*provider, 0, len(s.providers))
+	for _, p := range s.providers {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b *provider) int { return cmp.Compare(a.slug, b.slug) })
+	return out
+}
+
+// number returns a worker number that is never used again.
+func (s *Supervisor) number() int64 { return s.numbers.take() }
+
+// places makes the places of a worker.
+func (s *Supervisor) places(slug string, n int64) (paths, error) {
+	socket, err := execenv.WorkerSocket(s.cfg.RuntimeDir, slug, n)
+	if err != nil {
+		return paths{}, err
+	}
+	tmp, err := s.cfg.Planner.NewTmp(n)
+	if err != nil {
+		return paths{}, err
+	}
+	return paths{socket: socket, tmp: tmp, log: filepath.Join(s.logDir(slug), fmt.Sprintf("%d.log", n))}, nil
+}
+
+func (s *Supervisor) logDir(slug string) string { return filepath.Join(s.cfg.StateDir, "logs", slug) }
+
+// find returns a provider, or why there is none.
+func (s *Supervisor) find(slug string) (*provider, error) {
+	if p := s.lookup(slug); p != nil {
+		return p, nil
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, e := range s.listed {
+		if e.Slug == slug {
+			return nil, fmt.Errorf("%w: %w", protocol.ErrInvalidManifest, e.Problems)
+		}
+	}
+	return nil, fmt.Errorf("%w: %s", protocol.ErrNoProvider, slug)
+}
+
+// Status describes the providers with these slugs, all where there are none, sorted by slug.
+func (s *Supervisor) Status(slugs []string) protocol.Status {
+	wanted := func(slug string) bool { return len(slugs) == 0 || slices.Contains(slugs, slug) }
+	out := []protocol.ProviderStatus{}
+	for _, p := range s.all() {
+		if wanted(p.slug) {
+			out = append(out, p.status())
+		}
+	}
+	s.mu.RLock()
+	for _, e := range s.listed {
+		if wanted(e.Slug) {
+			out = append(out, invalidStatus(e))
+		}
+	}
+	s.mu.RUnlock()
+	slices.SortStableFunc(out, func(a, b protocol.ProviderStatus) int { return cmp.Compare(a.Slug, b.Slug) })
+	return protocol.Status{Providers: out}
+}
+
+// Start makes all replicas of a provider run.
+func (s *Supervisor) Start(ctx context.Context, slug string, wait bool) error {
+	p, err := s.find(slug)
+	if err != nil {
+		return err
+	}
+	return p.start(ctx, wait)
+}
+
+// Stop ends all workers of a provider until Start.
+func (s *Supervisor) Stop(ctx context.Context, slug string, wait bool) error {
+	p, err := s.find(slug)
+	if err != nil {
+		return err
+	}
+	return p.stop(ctx, wait)
+}
+
+// Restart replaces all workers of a provider as its on_change says.
+func (s *Supervisor) Restart(ctx context.Context, slug string, wait bool) error {
+	p, err := s.find(slug)
+	if err != nil {
+		return err
+	}
+	return p.restart(ctx, wait)
+}
+
+// SmokeFile names the smoke input of a provider.
+func (s *Supervisor) SmokeFile(slug string) (string, error) {
+	p, err := s.find(slug)
+	if err != nil {
+		return "", err
+	}
+	var file string
+	if err := p.ask(s.clients, func() {
+		if p.manifest != nil {
+			file = p.manifest.Smoke
+		}
+	}); err != nil {
+		return "", err
+	}
+	if file == "" {
+		return "", fmt.Errorf("%w: %s", protocol.ErrNoSmoke, slug)
+	}
+	return file, nil
+}
+
+// Logs writes the last lines that a provider's workers printed, and with follow what comes, until ctx ends.
+func (s *Supervisor) Logs(ctx context.Context, slug string, lines int, follow bool, w io.Writer) error {
+	if _, err := s.find(slug); err != nil && !errors.Is(err, protocol.ErrInvalidManifest) {
+		return err
+	}
+	return showLogs(ctx, s.logDir(slug), lines, follow, w)
+}
+
+// Events delivers what happens from now on until ctx ends.
+func (s *Supervisor) Events(ctx context.Context) <-chan protocol.Event {
+	return s.events.subscribe(ctx)
+}
+
+// Reload reads the manifest directories again and returns when what they say is applied.
+func (s *Supervisor) Reload(ctx context.Context) error {
+	if s.cfg.Rescan == nil {
+		return errors.New("nothing to read again")
+	}
+	set, err := s.cfg.Rescan(ctx)
+	if err != nil {
+		return err
+	}
+	s.Apply(set)
+	return nil
+}
+
+// RemoveLeftovers ends what an earlier workerd of this instance left when it was killed: its workers, known by their marker,
+// and their sockets.
+func (s *Supervisor) RemoveLeftovers() {
+	_ = os.RemoveAll(filepath.Join(s.cfg.RuntimeDir, "w"))
+}

@@ -1,0 +1,408 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"workerd/execenv"
+	"workerd/protocol"
+)
+
+// startWorker executes a process for a seat that has none.
+func (p *provider) startWorker(w *worker, reason string) {
+	p.execute(w, evStart, reason, p.specFor(w))
+}
+
+// specFor is what a seat's next process runs.
+func (p *provider) specFor(w *worker) *spec {
+	if w.candidate && p.roll != nil {
+		return p.roll.spec
+	}
+	return p.spec
+}
+
+// execute makes the next process of w. A process that cannot be made is an ending like any other.
+func (p *provider) execute(w *worker, e Event, reason string, s *spec) {
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+	f, err := newLife(p, p.sup.number(), s)
+	if err == nil {
+		w.life = f
+		p.lives.Add(1)
+		go func() { defer p.lives.Done(); f.wg.Wait() }()
+	}
+	if !p.move(w, e, reason) {
+		return
+	}
+	if err == nil {
+		if d := s.manifest.Start.Timeout.D(); d > 0 {
+			f.after(d, func() { p.onStartTimeout(f, d) })
+		}
+		return
+	}
+	exit := &protocol.Exit{Reason: err.Error(), Time: time.Now().UTC()}
+	c := causeExit
+	if e, ok := errors.AsType[*execenv.Error](err); ok && e.Kind != execenv.Transient {
+		c = causePermanent
+	}
+	p.died(w, nil, ending{cause: c, code: -1, signature: err.Error()}, exit)
+}
+
+// after runs fn on the provider's goroutine after d, unless the process has ended by then.
+func (f *life) after(d time.Duration, fn func()) {
+	f.timers = append(f.timers, time.AfterFunc(d, func() {
+		f.p.post(func() {
+			if f.p.workerOf(f) != nil {
+				fn()
+			}
+		})
+	}))
+}
+
+func (p *provider) onStartTimeout(f *life, d time.Duration) {
+	if f.readyAt.IsZero() && !f.stopping {
+		p.onKill(f, causeStartTimeout, "not ready within start.timeout of "+d.String())
+	}
+}
+
+// onConnected is the worker's answer to initialize on its first connection.
+func (p *provider) onConnected(f *life, l *lane, init *protocol.InitializeResult) {
+	f.lanes = append(f.lanes, l)
+	p.bootDone()
+	w := p.workerOf(f)
+	if w == nil || f.connected {
+		return
+	}
+	f.connected = true
+	p.pool.setMethods(init.Methods)
+	switch {
+	case init.State == protocol.StateReady:
+		p.onReady(f, l)
+	case w.state == Starting:
+		p.move(w, evConnected, "loading")
+	}
+}
+
+// onLane takes in one further connection of a ready worker.
+func (p *provider) onLane(f *life, l *lane) {
+	f.lanes = append(f.lanes, l)
+	if w := p.workerOf(f); w != nil && w.state == Ready {
+		p.pool.add(l)
+	}
+}
+
+// onReady is the worker's word that it has loaded, or that a connection which was lost is back.
+func (p *provider) onReady(f *life, l *lane) {
+	w := p.workerOf(f)
+	if w == nil || f.stopping {
+		return
+	}
+	if w.state == Ready {
+		p.pool.add(l)
+		return
+	}
+	if w.state != Starting && w.state != Loading {
+		return
+	}
+	f.readyAt = time.Now()
+	f.progress = nil
+	p.move(w, evReady, fmt.Sprintf("ready after %s", f.readyAt.Sub(f.started).Round(time.Millisecond)))
+	if w.candidate {
+		p.promote(w)
+	}
+	if p.failure != nil && !w.candidate {
+		p.recovered()
+	}
+	p.pool.add(l)
+	f.addLanes(1)
+	if d := p.manifest.Health.Interval.D(); d > 0 {
+		f.after(d, func() { p.onHealth(f) })
+	}
+}
+
+func (p *provider) onProgress(f *life, pr protocol.Progress) {
+	w := p.workerOf(f)
+	if w == nil || !f.readyAt.IsZero() {
+		return
+	}
+	f.progress = &pr
+	p.sup.events.publish(protocol.Event{
+		Time: time.Now().UTC(), Type: "progress", Provider: p.slug, Worker: f.id, State: string(w.state), Progress: &pr,
+	})
+}
+
+// onHealth pings a worker. One that is idle and silent for health.timeout is killed; one that is busy only after
+// busy_timeout, which is unset by default: a library may hold the interpreter's lock for as long as it computes.
+func (p *provider) onHealth(f *life) {
+	h := p.manifest.Health
+	interval, timeout := h.Interval.D(), h.Timeout.D()
+	if interval <= 0 || f.stopping || len(f.lanes) == 0 {
+		return
+	}
+	since := f.lanes[0].sendPing()
+	wait := interval
+	f.silent = false
+	if !since.IsZero() {
+		silence := time.Since(since)
+		f.silent = silence >= min(timeout, interval)
+		limit := timeout
+		if p.pool.busyLanes(f) > 0 {
+			limit = h.BusyTimeout.D()
+		}
+		if limit > 0 && silence >= limit {
+			p.onKill(f, causePing, fmt.Sprintf("did not answer ping for %s", silence.Round(time.Second)))
+			return
+		}
+		if limit > 0 {
+			wait = min(interval, limit-silence)
+		}
+	} else if timeout > 0 {
+		wait = min(interval, timeout)
+	}
+	f.after(max(wait, time.Millisecond), func() { p.onHealth(f) })
+}
+
+// onKill ends a worker's process at once for a reason of workerd's own.
+func (p *provider) onKill(f *life, c cause, reason string) {
+	if p.workerOf(f) == nil || isClosed(f.exited) {
+		return
+	}
+	if f.cause == "" || f.cause == c {
+		f.cause, f.reason = c, reason
+	}
+	f.stopping = true
+	f.signal(syscall.SIGKILL)
+}
+
+// onExit settles the end of a process: what it forked goes, its requests are resolved, and the policy says what follows.
+func (p *provider) onExit(f *life, e ended) {
+	f.stopTimers()
+	p.bootDone()
+	w := p.workerOf(f)
+	p.pool.retire(f, f.lanes, false)
+	f.exit = f.describe(e)
+	asked := w != nil && w.state == Draining
+	if !asked && w != nil {
+		end := ending{cause: causeExit, code: e.code, wasReady: !f.readyAt.IsZero(), signature: f.exit.Reason + lastLine(f.exit.Output)}
+		if f.cause != "" {
+			end.cause = f.cause
+		}
+		if end.wasReady {
+			end.readyFor = time.Since(f.readyAt)
+		}
+		p.died(w, f, end, f.exit)
+	}
+	close(f.gone)
+	for _, l := range f.lanes {
+		l.interrupt()
+	}
+	p.sweep(f, w, asked)
+}
+
+// sweep looks through all processes for what a dead worker left, apart from the provider's goroutine. A worker that was
+// told to stop counts as stopped only then.
+func (p *provider) sweep(f *life, w *worker, asked bool) {
+	p.lives.Add(1)
+	go func() {
+		defer p.lives.Done()
+		if killed := p.sup.children.KillTree(execenv.Tree{Marker: f.marker()}, execenv.Full); len(killed) > 0 {
+			p.log.Info("killed what the worker left behind", keyWorker, f.id, keyPID, killed)
+		}
+		_ = execenv.RemoveTmp(f.paths.tmp)
+		f.wg.Wait()
+		f.proc.release()
+		if asked {
+			p.post(func() { p.onStopped(w, f) })
+		}
+	}()
+}
+
+// onStopped is the end of a stop: the process and its tree are gone.
+func (p *provider) onStopped(w *worker, f *life) {
+	w.lastExit, w.life = f.exit, nil
+	p.lastExit = f.exit
+	switch {
+	case w.again && p.mayRun():
+		w.again = false
+		p.execute(w, evRespawn, "restarted", p.spec)
+	default:
+		w.again = false
+		p.move(w, evExited, w.reason)
+	}
+	if p.pool.load().waiting > 0 {
+		p.demand()
+	}
+}
+
+// died follows an ending that nobody asked for.
+func (p *provider) died(w *worker, f *life, e ending, exit *protocol.Exit) {
+	w.life, w.lastExit, p.lastExit = nil, exit, exit
+	p.deaths++
+	if w.candidate {
+		p.candidateDied(w, exit)
+		return
+	}
+	r := p.manifest.Restart
+	d, h := decide(policy{
+		policy: r.Policy, backoff: r.Backoff.D(), maxBackoff: r.MaxBackoff.D(),
+		maxCrashes: r.MaxCrashes, window: r.Window.D(),
+	}, p.hist, e, time.Now(), rand.Float64())
+	p.hist = h
+	switch {
+	case !p.mayRun():
+		d.action = actStop
+	case f == nil && d.action == actRespawn: // nothing was executed: trying again at once would be a loop
+		d = decision{action: actRetry, after: max(r.Backoff.D(), 100*time.Millisecond)}
+	}
+	p.log.Warn("worker died", keyReason, exit.Reason, "ready", e.wasReady, "cause", string(e.cause))
+	switch d.action {
+	case actRespawn:
+		w.restarts++
+		p.execute(w, evRespawn, exit.Reason, p.spec)
+	case actRetry:
+		w.restarts++
+		w.retryAt = time.Now().Add(d.after)
+		p.move(w, evRetry, exit.Reason)
+		w.timer = time.AfterFunc(d.after, func() { p.post(func() { p.onRetry(w) }) })
+	case actStop:
+		p.move(w, evExited, exit.Reason)
+		if !e.wasReady && !p.othersUp(w) {
+			p.pool.failWaiting(p.startError(exit))
+		}
+		p.demand()
+	case actFail:
+		p.move(w, evFail, exit.Reason+" ("+d.reason+")")
+		if !p.othersUp(w) {
+			p.fail(exit)
+		}
+	}
+}
+
+func (p *provider) onRetry(w *worker) {
+	if w.state == Backoff && p.mayRun() {
+		p.execute(w, evStart, "restart after "+w.reason, p.spec)
+	}
+}
+
+// othersUp says whether another seat serves or may come to serve.
+func (p *provider) othersUp(w *worker) bool {
+	for _, x := range p.workers {
+		if x != w && (x.state == Ready || x.state == Loading || x.state == Starting || x.state == Backoff) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *provider) startError(exit *protocol.Exit) *protocol.Error {
+	return protocol.Errorf(protocol.WorkerStartFailed, "the worker of %s did not start: %s", p.slug, exit.Reason).
+		WithDetail(exit).From(p.slug, "")
+}
+
+// fail ends all further tries: waiting requests get worker_start_failed, later ones provider_failed at once.
+func (p *provider) fail(exit *protocol.Exit) {
+	p.failed = exit
+	p.failure = protocol.Errorf(protocol.ProviderFailed, "%s has failed and is not restarted until its manifest changes or an operator restarts it: %s",
+		p.slug, exit.Reason).WithDetail(exit).From(p.slug, "")
+	p.pool.refuse(p.startError(exit), p.failure)
+}
+
+// recovered forgets a failure: requests are admitted again.
+func (p *provider) recovered() {
+	p.failure, p.failed = nil, nil
+	if !p.held && p.closing == open {
+		p.pool.admit()
+	}
+}
+
+// stopWorker drains a worker, then ends it: SIGTERM when its requests are done or half of stop_timeout has passed, SIGKILL
+// to everything at stop_timeout.
+func (p *provider) stopWorker(w *worker, reason string) {
+	f := w.life
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+	if w.state == Draining {
+		return
+	}
+	if !p.move(w, evDrain, reason) || f == nil {
+		return
+	}
+	busy, _ := p.pool.retire(f, f.lanes, false)
+	if f.stopping {
+		return
+	}
+	if busy == 0 {
+		p.terminate(f)
+	}
+	if d := p.manifest.Start.StopTimeout.D(); d > 0 {
+		f.after(d/2, func() { p.terminate(f) })
+		f.after(d, func() { p.onKill(f, causeAsked, "did not end within stop_timeout of "+d.String()) })
+	}
+}
+
+// terminate sends the one SIGTERM of a stop.
+func (p *provider) terminate(f *life) {
+	if !f.stopping {
+		f.stopping = true
+		f.cause = causeAsked
+		f.signal(syscall.SIGTERM)
+	}
+}
+
+// onDrained: a retired worker has answered its last request.
+func (p *provider) onDrained(f *life) {
+	if w := p.workerOf(f); w != nil && w.state == Draining {
+		p.terminate(f)
+	}
+}
+
+// describe says how a process ended, with the last lines that it printed.
+func (f *life) describe(e ended) *protocol.Exit {
+	x := &protocol.Exit{Time: time.Now().UTC(), Output: tail(f.paths.log, tailBytes)}
+	switch {
+	case e.signal != 0:
+		name := unix.SignalName(e.signal)
+		x.Signal = &name
+		x.Reason = "killed by " + name
+	case e.known:
+		code := e.code
+		x.Code = &code
+		x.Reason = fmt.Sprintf("exited with code %d", code)
+	default:
+		x.Reason = "ended in an unknown way"
+	}
+	if f.reason != "" {
+		x.Reason += ": " + f.reason
+	}
+	if f.readyAt.IsZero() && f.cause != causeAsked {
+		x.Reason += " before it was ready"
+	}
+	return x
+}
+
+func lastLine(s string) string {
+	s = strings.TrimRight(s, "\n")
+	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
+		return s[i+1:]
+	}
+	return s
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
