@@ -43,7 +43,7 @@ func headID(head []byte) []byte {
 	s := scanner{b: head, m: &m}
 	s.scanLine()
 	id := s.rawID.Of(head)
-	if s.seen&seenID == 0 || s.twice&seenID != 0 || !isID(id) || s.rawID.End == len(head) {
+	if s.seen&seenID == 0 || s.twice&seenID != 0 || !isID(id) || isNumber(id) && s.rawID.End == len(head) {
 		return nil
 	}
 	return id
