@@ -112,8 +112,8 @@ func loadDirs(dirs []string, prev *Set, opt Options, how loading) *Set {
 		}
 		for file := range prev.files {
 			// What a folder that cannot be read held before is invalid, not removed: workers may be running from it.
-			kept := problem != "" || how.settled != nil && !how.settled(file, stamp{})
-			if kept && below(file, dir) && !slices.Contains(files, file) {
+			if below(file, dir) && !slices.Contains(files, file) &&
+				(problem != "" || how.settled != nil && !how.settled(file, stamp{})) {
 				files = append(files, file)
 			}
 		}
@@ -123,6 +123,7 @@ func loadDirs(dirs []string, prev *Set, opt Options, how loading) *Set {
 			var f *fileState
 			if problem != "" {
 				f = failed(file, prev.files[file], Problems{{File: file, Message: "not read: " + dir + ": " + problem}})
+				f.stamp = stampFile(file)
 			} else {
 				f = l.file(file, prev.files[file], how)
 			}
