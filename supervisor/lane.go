@@ -52,8 +52,8 @@ const smallLine = 32 << 10
 // run sends a request to the worker. False means that not a byte of it was sent, since the lane is dead.
 func (l *lane) run(r *request) bool {
 	if r.local {
-		l.life.p.answerMethods(r)
 		l.pool.release(r, l)
+		l.life.p.answerMethods(r)
 		return true
 	}
 	l.mu.Lock()
@@ -239,10 +239,11 @@ func (l *lane) response(line protocol.Line, m *protocol.Message) error {
 	}
 	r := l.req
 	if r == nil || err != nil || num != l.num {
+		stale := r == nil || err == nil && num < l.num
 		l.mu.Unlock()
 		closeFiles(line.Files)
-		if r == nil {
-			l.life.complain("answer without a request", line.Bytes)
+		if stale { // a second answer to an earlier request is not held against the one that runs now
+			l.life.complain("an answer that nobody waits for", line.Bytes)
 			return nil
 		}
 		return l.garbage(line.Bytes, "an answer to another request than the one that runs")

@@ -51,6 +51,7 @@ type provider struct {
 	rejected []protocol.ManifestError // the version on disk did not become ready
 	planErr  error                    // no plan could be made of it
 	planning int                      // number of the newest planning; older results are dropped
+	planDone int                      // the newest planning that has ended
 	applied  [32]byte                 // hash of the newest manifest taken in
 	stamp    string                   // of the files beside it
 	booting  bool                     // waits at the gate, or has passed it
@@ -312,6 +313,7 @@ func (p *provider) settle() {
 	phase, short := p.phase()
 	p.pool.announce(phase, short)
 	p.armIdle()
+	p.publish() // before any operation returns: status must show what it did
 	kept := p.waiters[:0]
 	for _, w := range p.waiters {
 		if err, over := w.over(); over {
@@ -320,8 +322,8 @@ func (p *provider) settle() {
 			kept = append(kept, w)
 		}
 	}
+	clear(p.waiters[len(kept):])
 	p.waiters = kept
-	p.publish()
 }
 
 // armIdle keeps one timer for idle_timeout while workers are up.

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -46,9 +47,17 @@ func (p *provider) apply(m *manifest.Manifest, warnings []string) {
 		}
 		p.post(func() {
 			if n == p.planning {
+				p.planDone = n
 				p.onPlanned(m, plan, err, warnings, edited)
 			}
 		})
+	})
+}
+
+// planned waits until the newest manifest has been planned.
+func (p *provider) planned(ctx context.Context) error {
+	return p.operate(ctx, true, func() (func() (error, bool), error) {
+		return func() (error, bool) { return nil, p.planDone == p.planning || p.closing != open }, nil
 	})
 }
 

@@ -69,10 +69,13 @@ type Supervisor struct {
 	wg sync.WaitGroup // providers
 }
 
-// New makes a Supervisor. It starts nothing.
+// New makes a Supervisor, and the state directory where it is missing. It starts nothing.
 func New(cfg Config) (*Supervisor, error) {
 	if cfg.CheckSockets <= 0 {
 		cfg.CheckSockets = 5 * time.Second
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	n, err := openNumbers(filepath.Join(cfg.StateDir, "numbers-"+cfg.Instance))
 	if err != nil {
@@ -384,6 +387,16 @@ func (s *Supervisor) Reload(ctx context.Context) error {
 		return err
 	}
 	s.Apply(set)
+	return s.Planned(ctx)
+}
+
+// Planned returns when no provider is still making a plan of its newest manifest.
+func (s *Supervisor) Planned(ctx context.Context) error {
+	for _, p := range s.all() {
+		if err := p.planned(ctx); err != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
 	return nil
 }
 

@@ -121,6 +121,7 @@ func (p *provider) onReady(f *life, l *lane) {
 	if p.failure != nil && !w.candidate {
 		p.recovered()
 	}
+	p.publish() // before the first answer can be out: status must not lag behind it
 	p.pool.add(l)
 	f.addLanes(1)
 	if d := p.manifest.Health.Interval.D(); d > 0 {
