@@ -44,6 +44,7 @@ func BenchmarkScan(b *testing.B) {
 
 // BenchmarkConnRoundTrip is one line there and back between two Conns of this process.
 func BenchmarkConnRoundTrip(b *testing.B) {
+	newline := []byte{'\n'}
 	for _, size := range []int{200, 64 << 10} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			left, right := pair(b)
@@ -53,7 +54,7 @@ func BenchmarkConnRoundTrip(b *testing.B) {
 				defer close(done)
 				for {
 					line, err := peer.Read()
-					if err != nil || peer.Write(nil, line.Bytes, []byte("\n")) != nil {
+					if err != nil || peer.Write(nil, line.Bytes, newline) != nil {
 						return
 					}
 				}

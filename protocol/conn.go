@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -177,7 +178,7 @@ func (c *Conn) receive(fd uintptr) bool {
 	default:
 		c.recvErr = nil
 		if oobn > 0 || flags&unix.MSG_CTRUNC != 0 {
-			c.take(room[:n], oob[:oobn], flags&unix.MSG_CTRUNC != 0)
+			c.take(room[:n], bytes.Clone(oob[:oobn]), flags&unix.MSG_CTRUNC != 0) // the clone keeps oob on the stack
 		}
 		if c.left > 0 {
 			c.left -= n

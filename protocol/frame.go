@@ -132,6 +132,9 @@ func (f *framer) keep() error {
 	case f.direct:
 		f.acc = f.acc[:len(f.acc)+n]
 	default:
+		if f.acc == nil && n == chunkSize { // a long line: with room for what comes
+			f.acc = make([]byte, 0, min(3*chunkSize, max(n, f.max+2)))
+		}
 		f.acc = append(f.acc, f.rest...)
 	}
 	f.rest = nil

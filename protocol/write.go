@@ -54,8 +54,9 @@ type drainWaiter struct {
 }
 
 // Write sends one whole message, newline included, given in parts. It never blocks: what the kernel does not take at once is
-// copied and written in the background, in order. After an error all further Writes return it; what Pending says then was
-// never sent.
+// copied and written in the background, in order. After an error all further Writes return it, and nothing of a message for
+// which Write returns an error has been sent; what Pending says then was never sent either. An error that has to do with the
+// descriptors alone (too many, not open, too many under way) is that of this message only.
 //
 // The descriptors in files travel with the first byte. They belong to the Conn from now on, whatever Write returns; it closes
 // them when they are sent.
@@ -83,7 +84,7 @@ func (c *Conn) Write(files []int, parts ...[]byte) error {
 			files = nil
 		}
 		if err != nil {
-			if sent == 0 && harmless(err) {
+			if sent == 0 && unsendable(err) {
 				return os.NewSyscallError("sendmsg", err)
 			}
 			c.pending = total - sent
@@ -97,9 +98,9 @@ func (c *Conn) Write(files []int, parts ...[]byte) error {
 	return nil
 }
 
-// harmless says that a message could not be sent for the sake of its descriptors alone.
-func harmless(err error) bool {
-	return err == error(unix.EBADF) || err == error(unix.ETOOMANYREFS)
+// unsendable says that a message could not be sent for the sake of its descriptors alone: the connection is as it was.
+func unsendable(err error) bool {
+	return errors.Is(err, ErrTooManyFiles) || errors.Is(err, unix.EBADF) || errors.Is(err, unix.ETOOMANYREFS)
 }
 
 func wrapSend(err error) error {
