@@ -313,6 +313,7 @@ func (p *provider) fail(exit *protocol.Exit) {
 	p.failed = exit
 	p.failure = protocol.Errorf(protocol.ProviderFailed, "%s has failed and is not restarted until its manifest changes or an operator restarts it: %s",
 		p.slug, exit.Reason).WithDetail(exit).From(p.slug, "")
+	p.publish() // status must not lag behind the answers
 	p.pool.refuse(p.startError(exit), p.failure)
 }
 
