@@ -59,8 +59,10 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 }
 
 // NewClient returns a client over a connection, which it owns from now on.
-func NewClient(uc *net.UnixConn) *Client {
-	c := &Client{conn: NewConn(uc, answerLimit), done: make(chan struct{}), cancelWait: cancelWait, calls: map[int64]*call{}}
+func NewClient(uc *net.UnixConn) *Client { return newClient(uc, answerLimit) }
+
+func newClient(uc *net.UnixConn, limit int) *Client {
+	c := &Client{conn: NewConn(uc, limit), done: make(chan struct{}), cancelWait: cancelWait, calls: map[int64]*call{}}
 	go c.read()
 	return c
 }

@@ -342,6 +342,29 @@ func TestCallFiles(t *testing.T) {
 	waitFor(t, func() bool { return openMemfds(t) == 0 })
 }
 
+func TestAnswersThatCannotBeHad(t *testing.T) {
+	a, b := pair(t)
+	c, server := newClient(a, 1000), NewConn(b, 1000)
+	defer c.Close()
+	defer server.Close()
+	ended := begin(t.Context(), c, "x", nil)
+	next(t, server)
+	say(t, server, `{"jsonrpc":"2.0","id":1,"result":"%s"}`, strings.Repeat("x", 1000))
+	require.Equal(t, TooLarge, KindOf((<-ended).err))
+
+	ended = begin(t.Context(), c, "x", nil)
+	next(t, server)
+	fds := make([]int, MaxFiles+1)
+	for i := range fds {
+		fds[i] = memfd(t, "")
+	}
+	send(t, b, `{"jsonrpc":"2.0","id":2,"result":1}`+"\n", fds...)
+	err := (<-ended).err
+	require.Equal(t, InvalidResponse, KindOf(err))
+	require.ErrorContains(t, err, "more than 16 file descriptors")
+	require.Zero(t, openMemfds(t))
+}
+
 func TestDial(t *testing.T) {
 	path := filepath.Join(socketDir(t), "sock")
 	_, err := Dial(t.Context(), path)

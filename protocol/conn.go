@@ -73,9 +73,6 @@ func NewConn(uc *net.UnixConn, maxLine int) *Conn {
 	return c
 }
 
-// NetConn returns the connection below, for its addresses and the peer's credentials.
-func (c *Conn) NetConn() *net.UnixConn { return c.uc }
-
 // Read returns the next line. Blank lines are skipped; a carriage return before the newline is no part of the line; a last line
 // without newline counts. The error is
 //   - *TooLongError or *FilesError: this line cannot be had, the connection lives on;
@@ -117,15 +114,10 @@ func (c *Conn) claim(line []byte, begin int64) (Line, error) {
 // end returns the last line, then the error that ended the input.
 func (c *Conn) end() (Line, error) {
 	if c.readErr == io.EOF {
-		line, begin, err := c.frame.last()
-		if line != nil {
+		if line, begin := c.frame.last(); line != nil {
 			l, err := c.claim(line, begin)
 			l.Partial = err == nil
 			return l, err
-		}
-		if err != nil {
-			c.files.drop(c.frame.taken)
-			return Line{}, err
 		}
 	}
 	c.discard()

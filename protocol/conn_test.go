@@ -97,10 +97,12 @@ func TestWaitHangupEnds(t *testing.T) {
 	gone := make(chan error, 1)
 	wait := func(ctx context.Context) { go func() { gone <- c.WaitHangup(ctx) }() }
 	wait(ctx)
+	waitFor(t, func() bool { return waitingGoroutines() == 1 })
 	cancel()
 	require.ErrorIs(t, <-gone, context.Canceled)
 
 	wait(t.Context()) // what the first one left behind does not end the second
+	waitFor(t, func() bool { return waitingGoroutines() == 1 })
 	require.NoError(t, c.Write(nil, []byte("x\n")))
 	_, err = peer.Read(make([]byte, 10))
 	require.NoError(t, err)
@@ -268,6 +270,15 @@ func TestReadSeesAReset(t *testing.T) {
 	require.True(t, IsReset(err), "%v", err)
 	require.NoError(t, c.WaitHangup(t.Context()))
 	require.ErrorIs(t, c.Write(nil, []byte("x\n")), syscall.EPIPE)
+}
+
+// The kernel reports a reset once: a write that runs into it leaves Read only the end of input.
+func TestReadSeesAResetThatAWriteWasToldOf(t *testing.T) {
+	c, peer := connPair(t, 100)
+	c.reset.Store(true)
+	require.NoError(t, peer.Close())
+	_, err := c.Read()
+	require.True(t, IsReset(err), "%v", err)
 }
 
 func TestReadSeesAnOrderlyEnd(t *testing.T) {

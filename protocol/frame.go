@@ -173,16 +173,16 @@ func (f *framer) cut(i int) ([]byte, error) {
 	return bytes.Clone(last), nil
 }
 
-// last returns the line that the end of input has ended, nil where there is none.
-func (f *framer) last() (line []byte, begin int64, err error) {
+// last returns the line that the end of input has ended, nil where there is none. It cannot be too long: keep has seen it.
+func (f *framer) last() (line []byte, begin int64) {
 	if f.acc == nil {
-		return nil, 0, nil
+		return nil, 0
 	}
 	begin = f.start
 	f.direct = false
-	line, err = f.cut(0)
+	line, _ = f.cut(0)
 	f.start = f.taken
-	return line, begin, err
+	return line, begin
 }
 
 func (f *framer) tooLong(line []byte) error {

@@ -59,7 +59,8 @@ func frameLines(t *testing.T, stream []byte, limit int, sizes []byte) []string {
 		require.Nil(t, f.chunk, "a buffer is held while nothing is left to read")
 		require.LessOrEqual(t, cap(f.acc), 4*(limit+2)+chunkSize)
 	}
-	note(f.last())
+	line, begin := f.last()
+	note(line, begin, nil)
 	return events
 }
 
