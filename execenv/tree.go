@@ -38,18 +38,16 @@ const (
 	Full
 )
 
-const (
-	treeRounds = 64              // scans at most, each followed by the signals it asks for
-	treeBudget = 3 * time.Second // and so long at most, waiting for the killed to go included
-)
+// treeBudget bounds a KillTree, the wait for the killed to go included.
+const treeBudget = 3 * time.Second
 
 // KillTree kills every process of t and returns their pids. It never touches a process that is not provably the worker's,
 // nor a registered child other than Root.
 //
-// Everything found is stopped first (SIGSTOP) until a scan finds nothing new, and killed then, children before parents:
-// so nothing forks while the scan goes on, and no child loses the parent by which it is known. A last scan that began after
-// the last signal confirms. It returns when all of them are gone, or after a bounded time (a process in an
-// uninterruptible sleep ends when that does).
+// Everything found is stopped first (SIGSTOP), at once as it is found, until a scan finds nothing new, and killed then,
+// children before parents: so nothing forks while the scan goes on, and no child loses the parent by which it is known. A
+// last scan that began after the last signal confirms. It returns when all of them are gone, or after a bounded time (a
+// process in an uninterruptible sleep ends when that does).
 func (c *Children) KillTree(t Tree, scope Scope) []int {
 	k := treeKill{Tree: t, scope: scope, kids: c, self: os.Getpid(), seen: map[procID]bool{}, blank: map[procID]bool{}}
 	if sid, err := unix.Getsid(0); err == nil && sid == t.Session {
@@ -79,25 +77,14 @@ type treeKill struct {
 }
 
 func (k *treeKill) run(deadline time.Time) {
-	for round := 0; round < treeRounds && time.Now().Before(deadline); round++ {
-		found, again := k.scan()
-		fresh := 0
-		for _, p := range found {
-			if k.seen[p] {
-				continue
-			}
-			k.seen[p] = true
-			if signalProc(p, unix.SIGSTOP) == nil {
-				k.stopped = append(k.stopped, p)
-				fresh++
-			}
-		}
+	for time.Now().Before(deadline) {
+		fresh, again := k.scan()
 		switch {
 		case fresh > 0:
-		case len(k.stopped) > 0:
-			k.kill()
 		case again:
 			time.Sleep(time.Millisecond) // something is in the middle of exec
+		case len(k.stopped) > 0:
+			k.kill()
 		default:
 			k.await(deadline)
 			return
@@ -105,6 +92,20 @@ func (k *treeKill) run(deadline time.Time) {
 	}
 	k.kill()
 	k.await(deadline)
+}
+
+// stop stops a process of the tree, once, and says whether it was new.
+func (k *treeKill) stop(st Stat) bool {
+	p := procID{st.PID, st.Start}
+	if st.Dead() || k.seen[p] {
+		return false
+	}
+	k.seen[p] = true
+	if signalProc(p, unix.SIGSTOP) != nil {
+		return false // it has gone, or may not be signalled: a setuid program
+	}
+	k.stopped = append(k.stopped, p)
+	return true
 }
 
 func (k *treeKill) kill() {
@@ -132,22 +133,24 @@ func (k *treeKill) await(deadline time.Time) {
 	}
 }
 
-// scan returns the processes of the tree that live. again says that one of those looked at was in
-// the middle of exec, so that its environment could not be read.
-func (k *treeKill) scan() (found []procID, again bool) {
-	procs := k.look()
-	byParent := map[int][]Stat{}
+// scan stops what of the tree lives, and returns how much of that was new. again says that one of the processes looked at
+// may have been in the middle of exec, so that its environment could not be read.
+func (k *treeKill) scan() (fresh int, again bool) {
 	var queue []Stat
-	for _, st := range procs {
+	byParent := map[int][]Stat{}
+	k.look(func(st Stat) {
 		byParent[st.PPID] = append(byParent[st.PPID], st)
 		proof, blank := k.proves(st)
 		if proof {
 			queue = append(queue, st)
+			if k.stop(st) {
+				fresh++
+			}
 		}
 		if id := (procID{st.PID, st.Start}); blank && !k.blank[id] {
 			k.blank[id], again = true, true
 		}
-	}
+	})
 	done := map[int]bool{}
 	for len(queue) > 0 {
 		st := queue[0]
@@ -156,16 +159,20 @@ func (k *treeKill) scan() (found []procID, again bool) {
 			continue
 		}
 		done[st.PID] = true
-		if !st.Dead() {
-			found = append(found, procID{st.PID, st.Start})
+		if k.stop(st) {
+			fresh++
 		}
-		queue = append(queue, byParent[st.PID]...)
+		for _, child := range byParent[st.PID] {
+			if child.Start >= st.Start { // else the pid had another bearer when the child was read
+				queue = append(queue, child)
+			}
+		}
 	}
-	return found, again
+	return fresh, again
 }
 
 // look reads the processes of the scope.
-func (k *treeKill) look() []Stat {
+func (k *treeKill) look(f func(Stat)) {
 	var pids []int
 	if k.scope == Full {
 		pids = allPIDs()
@@ -174,17 +181,17 @@ func (k *treeKill) look() []Stat {
 		if k.Root != 0 {
 			pids = append(pids, k.Root)
 		}
-		for i := 0; i < len(pids); i++ {
-			pids = append(pids, ChildPIDs(pids[i])...)
+	}
+	for i := 0; i < len(pids); i++ {
+		st, err := ReadStat(pids[i])
+		if err != nil || st.Kernel {
+			continue
+		}
+		f(st)
+		if k.scope == Fast {
+			pids = append(pids, ChildPIDs(st.PID)...)
 		}
 	}
-	procs := make([]Stat, 0, len(pids))
-	for _, pid := range pids {
-		if st, err := ReadStat(pid); err == nil && !st.Kernel {
-			procs = append(procs, st)
-		}
-	}
-	return procs
 }
 
 // proves says whether a process is the worker's by itself, not by its ancestors.

@@ -1,0 +1,286 @@
+package execenv
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+var treeTag atomic.Int64
+
+// tag returns an argument for sleep that no other process has, by which a test finds its processes again. What is left of
+// them ends with the test.
+func tag(t *testing.T) string {
+	tg := fmt.Sprintf("7%d%03d", os.Getpid(), treeTag.Add(1))
+	t.Cleanup(func() {
+		for range 1000 {
+			left := tagged(tg)
+			if len(left) == 0 {
+				return
+			}
+			for _, pid := range left {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	})
+	return tg
+}
+
+// sleeps lists the living "sleep <tag>".
+func sleeps(tag string) []int {
+	return living(func(cmdline string) bool { return cmdline == "sleep\x00"+tag+"\x00" })
+}
+
+// tagged lists the living processes with the tag as any argument.
+func tagged(tag string) []int {
+	return living(func(cmdline string) bool { return strings.Contains(cmdline, "\x00"+tag+"\x00") })
+}
+
+// worker starts a shell as a worker's own process, with its marker, and returns the tree that belongs to it.
+func worker(t *testing.T, marker, script string, args ...string) (*exec.Cmd, Tree) {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh"}, args...)...)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", MarkerVar + "=" + marker}
+	start(t, cmd)
+	pid := cmd.Process.Pid
+	st, err := ReadStat(pid)
+	require.NoError(t, err)
+	return cmd, Tree{Marker: marker, Session: pid, Root: pid, RootStart: st.Start}
+}
+
+func count(t *testing.T, tag string, want int) {
+	t.Helper()
+	eventually(t, func() bool { return len(sleeps(tag)) == want }, "want %d processes of %s", want, tag)
+}
+
+// die kills a worker's own process and waits for its end, without reaping it.
+func die(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	require.NoError(t, cmd.Process.Kill())
+	waitExit(cmd.Process.Pid)
+}
+
+// Each script leaves processes of another kind behind, all named by the tag $1.
+var leftovers = map[string]struct {
+	script string
+	n      int // processes with the tag
+	// rootOnly: provable only as long as the worker's own process lives.
+	rootOnly bool
+}{
+	"child":                       {script: `sleep $1 & wait`, n: 1},
+	"setsid":                      {script: `setsid sleep $1 & wait`, n: 1},
+	"double fork":                 {script: `(setsid sh -c "sleep $1 &" &); sleep $1`, n: 2},
+	"cleared environment":         {script: `env -i sleep $1 & wait`, n: 1},
+	"cleared below a marked one":  {script: `setsid sh -c "env -i setsid sleep $1 & sleep $1" & wait`, n: 2},
+	"stopped":                     {script: `sleep $1 & until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done; kill -STOP $!; wait`, n: 1},
+	"cleared in its own session":  {script: `env -i setsid sleep $1 & wait`, n: 1, rootOnly: true},
+	"many":                        {script: `for i in 1 2 3 4 5 6 7 8 9 10; do setsid sleep $1 & sleep $1 & done; wait`, n: 20},
+	"ignores what can be ignored": {script: `setsid sh -c "trap '' TERM HUP INT; sleep $1" & wait`, n: 1},
+}
+
+func TestKillTreeOfALivingWorker(t *testing.T) {
+	for name, l := range leftovers {
+		for _, scope := range []Scope{Fast, Full} {
+			t.Run(fmt.Sprint(name, scope), func(t *testing.T) {
+				tg := tag(t)
+				cmd, tree := worker(t, "0a1b2c3d/ocr/1", l.script, tg)
+				count(t, tg, l.n)
+				killed := kids.KillTree(tree, scope)
+				assert.Empty(t, sleeps(tg))
+				assert.Contains(t, killed, cmd.Process.Pid)
+				assert.GreaterOrEqual(t, len(killed), l.n)
+			})
+		}
+	}
+}
+
+func TestKillTreeOfADeadWorker(t *testing.T) {
+	for name, l := range leftovers {
+		for _, scope := range []Scope{Fast, Full} {
+			if l.rootOnly {
+				continue
+			}
+			t.Run(fmt.Sprint(name, scope), func(t *testing.T) {
+				tg := tag(t)
+				cmd, tree := worker(t, "0a1b2c3d/ocr/2", l.script, tg)
+				count(t, tg, l.n)
+				die(t, cmd)
+				kids.KillTree(tree, scope)
+				assert.Empty(t, sleeps(tg))
+				st, err := ReadStat(cmd.Process.Pid)
+				require.NoError(t, err, "the worker's own process is left to whoever waits for it")
+				assert.True(t, st.Dead())
+			})
+		}
+	}
+}
+
+// What cannot be proven to be the worker's is left alone, however near it is: a helper of an engine is an unregistered child
+// too.
+func TestKillTreeLeavesStrangersAlone(t *testing.T) {
+	for _, scope := range []Scope{Fast, Full} {
+		t.Run(fmt.Sprint(scope), func(t *testing.T) {
+			mine, strange := tag(t), tag(t)
+			// Another worker of the same provider, whose marker begins alike.
+			worker(t, "0a1b2c3d/ocr/12", `setsid sleep $1 & wait`, strange)
+			// A helper that was orphaned: our child, unregistered, with no marker.
+			helper := exec.Command("/bin/sh", "-c", `(setsid sleep $1 >/dev/null 2>&1 &)`, "sh", strange)
+			helper.Env = []string{"PATH=/usr/bin:/bin", "NOTE=WORKERD_WORKER=0a1b2c3d/ocr/1"}
+			output(t, helper)
+			count(t, strange, 2)
+			eventually(t, func() bool { return len(kids.Orphans()) >= 1 }, "the helper is our child")
+
+			cmd, tree := worker(t, "0a1b2c3d/ocr/1", `setsid sleep $1 & wait`, mine)
+			count(t, mine, 1)
+			die(t, cmd)
+			killed := kids.KillTree(tree, scope)
+			assert.Len(t, killed, 1)
+			assert.Empty(t, sleeps(mine))
+			assert.Len(t, sleeps(strange), 2)
+		})
+	}
+}
+
+// A session number or a root that is not the worker's any more proves nothing.
+func TestKillTreeRefusesAFalseRoot(t *testing.T) {
+	tg := tag(t)
+	cmd, tree := worker(t, "0a1b2c3d/other/1", `sleep $1 & wait`, tg)
+	count(t, tg, 1)
+	sid, err := unix.Getsid(0)
+	require.NoError(t, err)
+	for _, false1 := range []Tree{
+		{Marker: "0a1b2c3d/ocr/3", Root: cmd.Process.Pid, RootStart: tree.RootStart + 1},
+		{Marker: "0a1b2c3d/ocr/3", Session: sid},
+		{Marker: ""},
+		{},
+	} {
+		assert.Empty(t, kids.KillTree(false1, Full))
+	}
+	count(t, tg, 1)
+}
+
+// Processes that fork as fast as they can, and chains of which each link forks the next and exits, are caught all the same.
+func TestKillTreeForkStorm(t *testing.T) {
+	scripts := map[string]string{
+		"wide":  `for i in 1 2 3 4; do (while :; do setsid sleep $1 & sleep 0.005; done) & done; wait`,
+		"chain": `for i in 1 2 3 4; do setsid sh -c "$2" sh $1 "$2" & done; sleep $1`,
+	}
+	const link = `sh -c "$2" sh $1 "$2" & exit`
+	for name, script := range scripts {
+		for _, scope := range []Scope{Fast, Full} {
+			t.Run(name+strconv.Itoa(int(scope)), func(t *testing.T) {
+				tg := tag(t)
+				cmd, tree := worker(t, "0a1b2c3d/storm/1", script, tg, link)
+				eventually(t, func() bool { return len(tagged(tg)) >= 5 }, "the storm rages")
+				die(t, cmd)
+				begin := time.Now()
+				kids.KillTree(tree, scope)
+				t.Logf("ended after %s", time.Since(begin))
+				assert.Empty(t, tagged(tg))
+			})
+		}
+	}
+}
+
+func TestReapOrphans(t *testing.T) {
+	tg := tag(t)
+	cmd, _ := worker(t, "0a1b2c3d/ocr/4", `(sleep $1 &) ; (setsid sleep $1 &); exec sleep $1`, tg)
+	count(t, tg, 3)
+	var orphans []int
+	eventually(t, func() bool {
+		orphans = nil
+		for _, pid := range sleeps(tg) {
+			if pid != cmd.Process.Pid {
+				orphans = append(orphans, pid)
+			}
+		}
+		return len(orphans) == 2
+	}, "two orphans")
+	assert.Subset(t, kids.Orphans(), orphans)
+	assert.NotContains(t, kids.Orphans(), cmd.Process.Pid)
+
+	// The registered child dies too, and is not reaped: its status is for whoever waits for it.
+	require.NoError(t, cmd.Process.Kill())
+	for _, pid := range orphans {
+		require.NoError(t, unix.Kill(pid, unix.SIGKILL))
+	}
+	reaped := 0
+	eventually(t, func() bool {
+		reaped += kids.ReapOrphans()
+		for _, pid := range orphans {
+			if _, err := ReadStat(pid); err == nil {
+				return false
+			}
+		}
+		return true
+	}, "the orphans are reaped")
+	assert.GreaterOrEqual(t, reaped, 2)
+	var err error
+	kids.Done(cmd.Process.Pid, func() { err = cmd.Wait() })
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	assert.False(t, kids.Known(cmd.Process.Pid))
+}
+
+// Children that end at once are never taken for orphans, whatever is reaped meanwhile.
+func TestReapOrphansRacesWithStart(t *testing.T) {
+	stop, reaper := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(reaper)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				kids.ReapOrphans()
+			}
+		}
+	}()
+	const each = 60
+	errs := make(chan error, 4)
+	for range 4 {
+		go func() {
+			var first error
+			for range each {
+				cmd := exec.Command("/bin/sh", "-c", "exit 7")
+				pid, err := kids.Start(func() (int, error) {
+					if err := cmd.Start(); err != nil {
+						return 0, err
+					}
+					return cmd.Process.Pid, nil
+				})
+				if err == nil {
+					kids.Done(pid, func() { err = cmd.Wait() })
+					if code := cmd.ProcessState.ExitCode(); code == 7 {
+						err = nil
+					}
+				}
+				if first == nil {
+					first = err
+				}
+			}
+			errs <- first
+		}()
+	}
+	for range 4 {
+		require.NoError(t, <-errs)
+	}
+	close(stop)
+	<-reaper
+}
+
+func TestStartThatFailsRegistersNothing(t *testing.T) {
+	var c Children
+	_, err := c.Start(func() (int, error) { return 0, os.ErrPermission })
+	require.ErrorIs(t, err, os.ErrPermission)
+	assert.False(t, c.Known(0))
+}
