@@ -141,9 +141,9 @@ func checkFree(path string) error {
 
 // tempName is another name of the same length, always the same one, so that a crash in between leaves nothing that adds up.
 func tempName(base string) string {
-	first := "."
-	if base[0] == '.' {
-		first = ","
+	first := "," // not ".": with what follows that could be the directory itself
+	if base[0] == ',' {
+		first = ";"
 	}
 	return first + base[1:]
 }

@@ -45,9 +45,13 @@ func TestListenAcceptsAndLeavesOneName(t *testing.T) {
 	require.NoError(t, err)
 	c.Close()
 	require.Equal(t, []string{"sock"}, names(t, dir))
-	require.Len(t, tempName("sock"), len("sock"))
-	require.NotEqual(t, "s", tempName("s"))
-	require.NotEqual(t, ".s", tempName(".s"))
+	for _, base := range []string{"sock", "s", ",", ",s", ".s", "s.", "..."} {
+		require.Len(t, tempName(base), len(base))
+		require.NotContains(t, []string{base, ".", ".."}, tempName(base))
+		l, err := Listen(filepath.Join(dir, base+"-"))
+		require.NoError(t, err, base)
+		l.Close()
+	}
 }
 
 func TestCase52LongPathIsRefusedWithItsLength(t *testing.T) {
