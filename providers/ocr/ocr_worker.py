@@ -3,12 +3,14 @@ import os
 import stat
 import sys
 import threading
+import time
+from typing import Literal
 
 import tesserocr
 from PIL import Image, ImageOps, UnidentifiedImageError
 from tesserocr import PSM, RIL
 
-from workerd import InvalidParams, Worker
+from workerd import InvalidParams, Worker, WorkerError
 
 LANGUAGES = sys.argv[1:] or ["eng"]
 LAYOUTS = {
@@ -56,10 +58,9 @@ def load(ctx):
 
 
 @worker.method
-def recognize(reader, ctx, image: str, lang: str = LANGUAGES[0], layout: str = "page", page: int = 1, dpi: int = 0):
+def recognize(reader, ctx, image: str, lang: str = LANGUAGES[0], layout: Literal[tuple(LAYOUTS)] = "page",
+              page: int = 1, dpi: int = 0):
     """Read the text of a page image, given by its path."""
-    if layout not in LAYOUTS:
-        raise InvalidParams("layout: want one of %s, got %r" % (", ".join(LAYOUTS), layout))
     if dpi and not 70 <= dpi <= 2400:
         raise InvalidParams("dpi: want 70 to 2400, or 0 for what the file says, got %d" % dpi)
     ctx.progress(0.0, "decoding")
@@ -69,7 +70,7 @@ def recognize(reader, ctx, image: str, lang: str = LANGUAGES[0], layout: str = "
         ctx.progress(0.1, "reading")
         engine = reader.engine(lang)
         try:
-            read(engine, picture, LAYOUTS[layout], dpi or own_dpi)
+            read(engine, picture, LAYOUTS[layout], dpi or own_dpi, ctx.deadline)
             ctx.check_cancelled()
             words = list(engine_words(engine))
             text = engine.GetUTF8Text().strip() if words else ""
@@ -141,18 +142,21 @@ def resolution(picture):
     return dpi if 100 <= dpi <= 2400 else 0  # 72 and 96 are what programs write that do not know it
 
 
-def read(engine, picture, layout, dpi):
+def read(engine, picture, layout, dpi, deadline):
     channels = len(picture.getbands())
     engine.SetPageSegMode(layout)
     engine.SetImageBytes(picture.tobytes(), picture.width, picture.height, channels, channels * picture.width)
     if dpi:
         engine.SetSourceResolution(dpi)
+    limit = 0 if deadline is None else int(max(1, min(deadline - time.monotonic(), 1e6) * 1000))  # milliseconds; 0: none
     try:
-        done = engine.Recognize()
+        if engine.Recognize(limit):
+            return
     except RuntimeError:
-        done = False
-    if not done:
-        raise InvalidParams("image: Tesseract cannot read a page of %d x %d pixels (at most 32767 each way)" % picture.size)
+        pass
+    if deadline is not None and time.monotonic() >= deadline:
+        raise WorkerError("deadline_exceeded", True, message="the page was not read in time")
+    raise InvalidParams("image: Tesseract cannot read a page of %d x %d pixels (at most 32767 each way)" % picture.size)
 
 
 def engine_words(engine):
