@@ -33,7 +33,7 @@ type checker struct {
 // evaluate turns layers into a manifest that is ready to use, or says what is wrong with it.
 func evaluate(l layers, file string, opt *Options, trust *truster) *checker {
 	c := &checker{opt: opt, trust: trust, layers: l, bad: map[string]bool{}}
-	c.m, c.schemas = l.decode(c.report)
+	c.m, c.schemas = l.decode(c.report, c.distrust)
 	c.m.File, c.m.Dir = file, filepath.Dir(file)
 	c.kindKnown = !c.bad["env.kind"]
 	c.expandAll()
@@ -53,6 +53,9 @@ func (c *checker) report(key, format string, args ...any) {
 	c.bad[key] = true
 	c.problems = append(c.problems, c.layers.problem(key, fmt.Sprintf(format, args...)))
 }
+
+// distrust leaves a key out of the checks to come: an unknown key was probably to be this one.
+func (c *checker) distrust(key string) { c.bad[key] = true }
 
 func (c *checker) warn(key, format string, args ...any) {
 	c.warnings = append(c.warnings, c.layers.problem(key, fmt.Sprintf(format, args...)))

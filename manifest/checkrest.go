@@ -213,6 +213,11 @@ func validSchema(data []byte, schema map[string]any) error {
 	}
 	parsed := &jsonschema.Schema{}
 	if err := json.Unmarshal(data, parsed); err != nil {
+		var wrongType *json.UnmarshalTypeError
+		if errors.As(err, &wrongType) {
+			field := wrongType.Field[strings.LastIndexByte(wrongType.Field, '.')+1:]
+			return fmt.Errorf("%s cannot be a JSON %s", field, wrongType.Value)
+		}
 		return err
 	}
 	_, err := parsed.Resolve(nil)

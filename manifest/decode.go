@@ -126,9 +126,9 @@ func merge(under, over map[string]any, path string) map[string]any {
 
 // decode copies the layers into a manifest that has the defaults, without any I/O. schemas are the input_schema keys that
 // name a file.
-func (l layers) decode(report func(key, format string, args ...any)) (m *Manifest, schemas map[string]string) {
+func (l layers) decode(report func(key, format string, args ...any), meant func(key string)) (m *Manifest, schemas map[string]string) {
 	filled := defaults()
-	w := walker{root: reflect.TypeFor[Manifest](), report: report, schemas: map[string]string{}}
+	w := walker{root: reflect.TypeFor[Manifest](), report: report, meant: meant, schemas: map[string]string{}}
 	w.table(reflect.ValueOf(&filled).Elem(), l.merged(), "")
 	return &filled, w.schemas
 }
@@ -151,6 +151,7 @@ func DecodeStrict(data []byte, file string, into any) error {
 		report: func(key, format string, args ...any) {
 			problems = append(problems, d.problem(key, fmt.Sprintf(format, args...)))
 		},
+		meant:   func(string) {},
 		schemas: map[string]string{},
 	}
 	w.table(v.Elem(), d.raw, "")

@@ -166,7 +166,12 @@ func expandVariables(s string, lookup func(string) (string, bool)) (string, erro
 		s = rest
 	}
 	if len(unset) > 0 {
-		return "", fmt.Errorf("${%s} is not set in workerd's environment: set it, or write the value", strings.Join(unset, "} and ${"))
+		verb, them := "is", "it"
+		if len(unset) > 1 {
+			verb, them = "are", "them"
+		}
+		return "", fmt.Errorf("${%s} %s not set in workerd's environment: set %s, or write the value",
+			strings.Join(unset, "} and ${"), verb, them)
 	}
 	return b.String(), nil
 }

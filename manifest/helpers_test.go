@@ -22,8 +22,7 @@ func TestMain(m *testing.M) {
 }
 
 // testOptions are options in which the test's own user is trusted and only the given variables exist.
-func testOptions(t *testing.T, variables ...string) Options {
-	t.Helper()
+func testOptions(variables ...string) Options {
 	env := map[string]string{}
 	for i := 0; i+1 < len(variables); i += 2 {
 		env[variables[i]] = variables[i+1]

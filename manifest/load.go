@@ -93,7 +93,7 @@ func CheckDefaults(opt Options) error {
 		return l.broken.err()
 	}
 	c := checker{layers: layers{manifest: l.defaults}, bad: map[string]bool{}}
-	c.m, c.schemas = c.layers.decode(c.report)
+	c.m, c.schemas = c.layers.decode(c.report, c.distrust)
 	if l.defaults.keys["slug"] {
 		c.report("slug", slugInDefaults)
 	}

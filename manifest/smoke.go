@@ -2,10 +2,12 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // Smoke is a smoke file: a request and what its result must hold.
@@ -57,10 +59,11 @@ func decodeJSON(data []byte, file string, into any) error {
 		offset = syntax.Offset
 	case errors.As(err, &wrongType):
 		offset = wrongType.Offset
+		err = fmt.Errorf("%s cannot be a JSON %s", cmp.Or(wrongType.Field, "the value"), wrongType.Value)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		err = errors.New("the JSON ends too early")
 		offset = int64(len(data))
 	}
 	at := positionAt(lineStarts(data), max(0, min(int(offset)-1, len(data))))
-	return fmt.Errorf("%s:%d:%d: %w", file, at.line, at.column, err)
+	return fmt.Errorf("%s:%d:%d: %s", file, at.line, at.column, strings.TrimPrefix(err.Error(), "json: "))
 }

@@ -42,22 +42,23 @@ func editDistance(a, b string) int {
 	return last[len(b)]
 }
 
-// unknownKey says what was probably meant by the key name in a table of type t of a file of type root.
-func unknownKey(name string, t, root reflect.Type) string {
+// unknownKey says what was probably meant by the key name in a table of type t of a file of type root. meant is the key of
+// that table, if it is one of them.
+func unknownKey(name string, t, root reflect.Type) (text, meant string) {
 	known := fieldNames(t)
 	if near := nearest(name, known); near != "" {
-		return fmt.Sprintf("unknown key; did you mean %q?", near)
+		return fmt.Sprintf("unknown key; did you mean %q?", near), near
 	}
 	for _, path := range leafPaths(root, "") {
 		if leafKey(path) != name {
 			continue
 		}
 		if table := parentKey(path); table != "" {
-			return fmt.Sprintf("unknown key here; %s belongs into [%s]", name, table)
+			return fmt.Sprintf("unknown key here; %s belongs into [%s]", name, table), ""
 		}
-		return fmt.Sprintf("unknown key here; %s is a top-level key: write it above the first [table]", name)
+		return fmt.Sprintf("unknown key here; %s is a top-level key: write it above the first [table]", name), ""
 	}
-	return "unknown key; the keys here are " + strings.Join(known, ", ")
+	return "unknown key; the keys here are " + strings.Join(known, ", "), ""
 }
 
 // fieldNames lists the keys of a table.

@@ -76,7 +76,11 @@ func parseDuration(s string) (Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil {
 		hint := ""
-		if likely := likelyDuration(s); likely != "" {
+		switch likely := likelyDuration(s); likely {
+		case "":
+		case s:
+			return 0, fmt.Errorf("%q is too long: the longest duration is %dh", s, int64(math.MaxInt64/time.Hour))
+		default:
 			hint = fmt.Sprintf("; did you mean %q?", likely)
 		}
 		return 0, fmt.Errorf("%q is not a duration: write %s%s", s, durationForm, hint)

@@ -16,6 +16,7 @@ import (
 type walker struct {
 	root    reflect.Type
 	report  func(key, format string, args ...any)
+	meant   func(key string)  // called with the known key that an unknown one was probably to be
 	schemas map[string]string // key of a form:"schema" field given as a string -> that string
 }
 
@@ -39,7 +40,11 @@ func (w *walker) table(v reflect.Value, raw map[string]any, key string) {
 		path := joinKey(key, name)
 		i, ok := fields[name]
 		if !ok {
-			w.report(path, "%s", unknownKey(name, t, w.root))
+			text, meant := unknownKey(name, t, w.root)
+			w.report(path, "%s", text)
+			if meant != "" {
+				w.meant(joinKey(key, meant))
+			}
 			continue
 		}
 		w.value(v.Field(i), raw[name], path, t.Field(i).Tag)
@@ -171,7 +176,7 @@ func (w *walker) duration(v reflect.Value, raw any, key string) {
 	case int64:
 		w.report(key, "must be a duration, not an integer: write %s; did you mean %q?", durationForm, fmt.Sprintf("%ds", d))
 	default:
-		w.wrongType(key, "a duration: "+durationForm, raw)
+		w.report(key, "must be a duration, not %s: write %s", typeName(raw), durationForm)
 	}
 }
 
@@ -191,7 +196,7 @@ func (w *walker) size(v reflect.Value, raw any, key string) {
 		}
 		v.SetInt(n)
 	default:
-		w.wrongType(key, "a size: "+bytesForm, raw)
+		w.report(key, "must be a size, not %s: write %s", typeName(raw), bytesForm)
 	}
 }
 
@@ -228,6 +233,10 @@ func (w *walker) array(v reflect.Value, raw any, key string, tag reflect.StructT
 		w.wrongType(key, "an array", raw)
 		return
 	}
+	if len(elements) == 0 {
+		v.SetZero() // so that a default written out makes no difference
+		return
+	}
 	out := reflect.MakeSlice(v.Type(), len(elements), len(elements))
 	for i, e := range elements {
 		w.value(out.Index(i), e, indexKey(key, i), tag)
@@ -247,6 +256,10 @@ func (w *walker) dict(v reflect.Value, raw any, key string, tag reflect.StructTa
 			want = "a file name or a table"
 		}
 		w.wrongType(key, want, raw)
+		return
+	}
+	if len(table) == 0 && tag.Get("form") != "schema" {
+		v.SetZero()
 		return
 	}
 	out := reflect.MakeMapWithSize(v.Type(), len(table))

@@ -48,7 +48,7 @@ func startWatch(t *testing.T, rescan time.Duration, dirs ...string) *watch {
 	t.Helper()
 	logs := &syncBuffer{}
 	w := &watch{t: t, logs: logs, Watcher: NewWatcher(WatchConfig{
-		Dirs: dirs, Options: testOptions(t), Rescan: rescan, Log: slog.New(slog.NewTextHandler(logs, nil)),
+		Dirs: dirs, Options: testOptions(), Rescan: rescan, Log: slog.New(slog.NewTextHandler(logs, nil)),
 	})}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -140,6 +140,7 @@ func rename(t *testing.T, path, text string) {
 }
 
 func TestWatchRenameIsFast(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := write(t, filepath.Join(dir, "a.toml"), titled("0"))
 	w := startWatch(t, time.Minute, dir)
@@ -161,6 +162,7 @@ func TestWatchRenameIsFast(t *testing.T) {
 }
 
 func TestCase68RenameOverFiveTimes(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := write(t, filepath.Join(dir, "a.toml"), titled("0"))
 	w := startWatch(t, time.Minute, dir)
@@ -175,6 +177,7 @@ func TestCase68RenameOverFiveTimes(t *testing.T) {
 }
 
 func TestCase68TwoHalves(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := write(t, filepath.Join(dir, "a.toml"), titled("0"))
 	w := startWatch(t, time.Minute, dir)
@@ -199,6 +202,7 @@ func TestCase68TwoHalves(t *testing.T) {
 }
 
 func TestCase68CopyOfAMegabyte(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	w := startWatch(t, time.Minute, dir)
 	f, err := os.Create(filepath.Join(dir, "big.toml"))
@@ -216,6 +220,7 @@ func TestCase68CopyOfAMegabyte(t *testing.T) {
 }
 
 func TestWatchWaitsForAnOpenWriter(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	w := startWatch(t, time.Minute, dir)
 	f, err := os.Create(filepath.Join(dir, "a.toml"))
@@ -238,6 +243,7 @@ func TestWatchWaitsForAnOpenWriter(t *testing.T) {
 }
 
 func TestWatchTakesAFileThatStaysOpen(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	w := startWatch(t, time.Minute, dir)
 	f, err := os.Create(filepath.Join(dir, "a.toml"))
@@ -249,6 +255,7 @@ func TestWatchTakesAFileThatStaysOpen(t *testing.T) {
 }
 
 func TestCase68MoveOutAndIn(t *testing.T) {
+	t.Parallel()
 	dir, away := t.TempDir(), filepath.Join(t.TempDir(), "a.toml")
 	file := write(t, filepath.Join(dir, "a.toml"), titled("0"))
 	w := startWatch(t, time.Minute, dir)
@@ -260,6 +267,7 @@ func TestCase68MoveOutAndIn(t *testing.T) {
 }
 
 func TestCase68EditorsNames(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := write(t, filepath.Join(dir, "a.toml"), titled("0"))
 	w := startWatch(t, time.Minute, dir)
@@ -278,6 +286,7 @@ func TestCase68EditorsNames(t *testing.T) {
 }
 
 func TestWatchBrokenEditIsReported(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := write(t, filepath.Join(dir, "a.toml"), titled("0"))
 	w := startWatch(t, time.Minute, dir)
@@ -292,6 +301,7 @@ func TestWatchBrokenEditIsReported(t *testing.T) {
 }
 
 func TestCase71TouchAndFormatSendNothing(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	a := write(t, filepath.Join(dir, "a.toml"), titled("a"))
 	b := write(t, filepath.Join(dir, "b.toml"), titled("b"))
@@ -318,6 +328,7 @@ func modTime(t *testing.T, path string) time.Time {
 }
 
 func TestWatchTwentySavesAreFew(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := write(t, filepath.Join(dir, "a.toml"), titled("0"))
 	w := startWatch(t, time.Minute, dir)
@@ -330,6 +341,7 @@ func TestWatchTwentySavesAreFew(t *testing.T) {
 }
 
 func TestWatchKubernetesSwap(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "..1/a.toml"), titled("1"))
 	write(t, filepath.Join(dir, "..2/a.toml"), titled("2"))
@@ -345,6 +357,7 @@ func TestWatchKubernetesSwap(t *testing.T) {
 }
 
 func TestWatchSymlinkedDirectorySwap(t *testing.T) {
+	t.Parallel()
 	top := t.TempDir()
 	write(t, filepath.Join(top, "r1/a.toml"), titled("1"))
 	write(t, filepath.Join(top, "r2/a.toml"), titled("2"))
@@ -362,6 +375,7 @@ func TestWatchSymlinkedDirectorySwap(t *testing.T) {
 }
 
 func TestWatchTargetOfASymlink(t *testing.T) {
+	t.Parallel()
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	target := write(t, filepath.Join(elsewhere, "real.toml"), titled("1"))
 	require.NoError(t, os.Symlink(target, filepath.Join(dir, "a.toml")))
@@ -371,6 +385,7 @@ func TestWatchTargetOfASymlink(t *testing.T) {
 }
 
 func TestWatchDirectoryVanishesAndReturns(t *testing.T) {
+	t.Parallel()
 	top := t.TempDir()
 	dir := filepath.Join(top, "deep", "providers")
 	write(t, filepath.Join(dir, "a.toml"), titled("1"))
@@ -392,6 +407,7 @@ func TestWatchDirectoryVanishesAndReturns(t *testing.T) {
 }
 
 func TestWatchDirectoryThatIsMadeLater(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "x", "y", "providers")
 	w := startWatch(t, time.Minute, dir)
 	s, _ := w.last()
@@ -402,6 +418,7 @@ func TestWatchDirectoryThatIsMadeLater(t *testing.T) {
 }
 
 func TestWatchFolders(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	w := startWatch(t, time.Minute, dir)
 	write(t, filepath.Join(dir, "a/provider.toml"), titled("1"))
@@ -422,6 +439,7 @@ func TestWatchFolders(t *testing.T) {
 }
 
 func TestWatchFollowsFiles(t *testing.T) {
+	t.Parallel()
 	dir, other := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(dir, "a.toml"), titled("1"))
 	script := write(t, filepath.Join(other, "real/script.py"), "one\n")
@@ -452,6 +470,7 @@ func TestWatchFollowsFiles(t *testing.T) {
 }
 
 func TestWatchMissingWorkerAppears(t *testing.T) {
+	t.Parallel()
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	python := writeProgram(t, filepath.Join(dir, "venv/bin/python"))
 	worker := filepath.Join(elsewhere, "sub/worker.py")
@@ -463,6 +482,7 @@ func TestWatchMissingWorkerAppears(t *testing.T) {
 }
 
 func TestCase80RecreatedVenvClears(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "w.py"), "pass\n")
 	bin := filepath.Join(dir, "venv/bin")
@@ -477,6 +497,7 @@ func TestCase80RecreatedVenvClears(t *testing.T) {
 }
 
 func TestWatchSchemaFileIsPartOfTheManifest(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	schema := write(t, filepath.Join(dir, "schemas/s.json"), `{"type": "object"}`)
 	write(t, filepath.Join(dir, "a.toml"), titled("a")+"[[tools]]\nname = 't'\nmethod = 'm'\ninput_schema = 'schemas/s.json'\n")
@@ -490,6 +511,7 @@ func TestWatchSchemaFileIsPartOfTheManifest(t *testing.T) {
 }
 
 func TestWatchRescan(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := write(t, filepath.Join(dir, "a.toml"), titled("0"))
 	w := startWatch(t, time.Minute, dir)
@@ -514,6 +536,7 @@ func TestWatchRescan(t *testing.T) {
 }
 
 func TestWatchSetsKeepsTheLatest(t *testing.T) {
+	t.Parallel()
 	w := NewWatcher(WatchConfig{})
 	first, second := &Set{}, &Set{}
 	w.send(first)
