@@ -106,6 +106,9 @@ func (s *scanner) meta() {
 func (s *scanner) notification() {
 	m := s.m
 	m.Meta = Span{}
+	if s.again {
+		return
+	}
 	switch string(m.MethodName(s.b)) {
 	case NotifyProgress:
 		m.ProgressToken = s.when(s.token, isID)

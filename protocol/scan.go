@@ -52,7 +52,7 @@ type Message struct {
 	IdempotencyKey Span  // a string
 
 	// Of a Notification: NotifyProgress has ProgressToken (above) and these three, NotifyCancelled has RequestID.
-	// A member of the wrong type counts as absent, since nobody can be told.
+	// A member of the wrong type counts as absent, since nobody can be told; all do where one stands twice.
 	Progress  Span // a number
 	Total     Span // a number
 	Text      Span // a string: params.message
@@ -131,8 +131,8 @@ type scanner struct {
 	rawID       Span
 	rawErr      Span
 
-	// Members of params that matter in a notification; the first one of a name and whether there was a second.
-	token, progress, total, text, request Span
+	token, progress, total, text, request Span // members of params that matter in a notification
+	again                                 bool // one of them stood twice
 	metaToken, metaTimeout, metaKey       Span
 
 	kind Kind
@@ -304,6 +304,7 @@ func (s *scanner) paramsMember(key Span, i int) int {
 	}
 	end := s.value(i, levelParams)
 	if into != nil {
+		s.again = s.again || !into.Empty()
 		*into = Span{i, end}
 	}
 	return end

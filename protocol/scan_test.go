@@ -69,6 +69,8 @@ func TestScanGoodLines(t *testing.T) {
 		{"cancelled", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a","reason":"r"}}`,
 			parts{Class: Notification, Method: NotifyCancelled, Params: `{"requestId":"a","reason":"r"}`, RequestID: `"a"`}},
 		{"cancelled of nothing", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":[1]}`, parts{Class: Notification, Method: NotifyCancelled}},
+		{"progress that says two things", `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"progressT\u006fken":2}}`,
+			parts{Class: Notification, Method: NotifyProgress, Params: `{"progressToken":1,"progress":1,"progressT\u006fken":2}`}},
 		{"another notification", `{"jsonrpc":"2.0","method":"x","params":7}`, parts{Class: Notification, Method: "x"}},
 
 		{"result", `{"jsonrpc":"2.0","id":"a","result":null}`, parts{Class: Response, ID: `"a"`, Result: "null"}},
