@@ -38,7 +38,7 @@ import sys
 import threading
 import time
 
-__all__ = ["Worker", "Context", "InvalidParams", "WorkerError", "Cancelled", "Client", "WorkerdError"]
+__all__ = ["Worker", "Context", "InvalidParams", "WorkerError", "Cancelled", "Client", "AsyncClient", "WorkerdError"]
 
 PROTOCOL = 1
 MAX_FILES = 16  # file descriptors that can travel with one message
@@ -1502,6 +1502,9 @@ class _Call:
         """Seconds until the timeout, None without one."""
         return None if self.end is None else self.end - time.monotonic()
 
+    def over(self):
+        return self.end is not None and self.left() <= 0
+
     def overdue(self):
         return WorkerdError("deadline_exceeded", "no answer within the timeout")
 
@@ -1531,10 +1534,24 @@ def _lost(reason, sent):
     return WorkerdError("connection_lost", message, retryable=not sent)
 
 
-def _connect_failure(path, error):
-    hint = {FileNotFoundError: "; is workerd running, and is there such a provider?", ConnectionRefusedError: "; is workerd running?"}
-    return WorkerdError("connection_lost", "cannot connect to %s: %s%s" % (path, error.strerror or error, hint.get(type(error), "")),
-                        retryable=True)
+BACKLOG_PAUSE = 0.02  # before another attempt to connect to a socket whose backlog is full, which cannot be waited for
+
+
+def _connect(path):
+    """A connected socket that does not block, None where the backlog is full."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.connect(path)
+    except BlockingIOError:
+        sock.close()
+        return None
+    except OSError as e:
+        sock.close()
+        hint = {FileNotFoundError: "; is workerd running, and is there such a provider?",
+                ConnectionRefusedError: "; is workerd running?"}.get(type(e), "")
+        raise WorkerdError("connection_lost", "cannot connect to %s: %s%s" % (path, e.strerror or e, hint), retryable=True) from None
+    return sock
 
 
 def _stale(sock):
@@ -1574,15 +1591,9 @@ def _detail(message):
 class _Link:
     """A connection of Client, used for one call at a time."""
 
-    def __init__(self, path):
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def __init__(self, sock):
+        self.sock = sock
         self.lines, self.output = _Lines(), _Output()
-        try:
-            self.sock.connect(path)
-            self.sock.setblocking(False)
-        except OSError as e:
-            self.sock.close()
-            raise _connect_failure(path, e) from None
 
     def close(self):
         self.output.drop()
@@ -1706,7 +1717,7 @@ class Client:
         id, line = call.line()
         link, sent = None, False
         try:
-            for link in self._links():
+            for link in self._links(call):
                 try:
                     link.send(line, _duplicate(call.files), call)
                     break
@@ -1731,7 +1742,7 @@ class Client:
             raise _failure(message["error"])
         return message.get("result"), fds
 
-    def _links(self):
+    def _links(self, call):
         """An idle connection where there is one, and a new one for the case that nothing can be sent on that."""
         with self._lock:
             if self._pid != os.getpid():  # after a fork the connections are the parent's
@@ -1742,7 +1753,13 @@ class Client:
                 yield link
             else:
                 link.close()
-        yield _Link(self.path)
+        sock = _connect(self.path)
+        while sock is None:
+            if call.over():
+                raise call.overdue()
+            time.sleep(BACKLOG_PAUSE)
+            sock = _connect(self.path)
+        yield _Link(sock)
 
     def _keep(self, link):
         with self._lock:
@@ -1778,3 +1795,206 @@ def _try_send(link, line):
         link.sock.send(line, getattr(socket, "MSG_NOSIGNAL", 0) | socket.MSG_DONTWAIT)
     except OSError:
         pass
+
+
+class AsyncClient:
+    """Client for asyncio: the same calls, to be awaited, all pipelined over one connection.
+
+        async with AsyncClient("ocr") as client:
+            result = await client.call("recognize", image="/data/page.png", timeout=60)
+
+    on_progress may be a plain or an async function. Cancelling the task cancels the request.
+    """
+
+    def __init__(self, provider, runtime_dir=None):
+        self.path = socket_path(provider, runtime_dir)
+        self._link = None
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *exc):
+        await self.close()
+
+    async def close(self):
+        """Close the connection; calls that run fail. The client can still be used."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.lose("the client was closed")
+
+    async def call(self, _method, _params=None, *, timeout=None, on_progress=None, retry=0, idempotency_key=None, files=None,
+                   **kwargs):
+        """As Client.call."""
+        result, fds = await self.call_with_files(_method, _params, timeout=timeout, on_progress=on_progress, retry=retry,
+                                                 idempotency_key=idempotency_key, files=files, **kwargs)
+        _close_all(fds)
+        return result
+
+    async def call_with_files(self, _method, _params=None, *, timeout=None, on_progress=None, retry=0, idempotency_key=None,
+                              files=None, **kwargs):
+        """As Client.call_with_files."""
+        import asyncio
+        call = _Call(_method, _params, kwargs, timeout, retry, idempotency_key, on_progress is not None, files)
+        while True:
+            try:
+                return await self._attempt(call, on_progress)
+            except WorkerdError as e:
+                pause = call.pause(e)
+            await asyncio.sleep(pause)
+
+    async def ping(self, timeout=None):
+        """As Client.ping."""
+        await self.call("workerd.ping", timeout=timeout)
+
+    async def status(self, timeout=None):
+        """As Client.status."""
+        return await self.call("workerd.status", timeout=timeout)
+
+    async def methods(self, wait=False, timeout=None):
+        """As Client.methods."""
+        return (await self.call("workerd.methods", {"wait": True} if wait else {}, timeout=timeout))["methods"]
+
+    async def _attempt(self, call, on_progress):
+        import asyncio
+        id, line = call.line()
+        fresh, link = await self._connected(call)
+        events = link.begin(id, line, call)
+        try:
+            while True:
+                try:
+                    left = call.left()
+                    event, value = await asyncio.wait_for(events.get(), None if left is None else max(0, left + GRACE))
+                except asyncio.TimeoutError:
+                    raise call.overdue() from None
+                if event == "progress":
+                    said = on_progress(value.get("progress"), value.get("total"), value.get("message"))
+                    if hasattr(said, "__await__"):
+                        await said
+                elif event == "lost":
+                    if not fresh and value.retryable:  # nothing was sent on a connection that had ended while it was idle
+                        fresh, link = True, (await self._connected(call))[1]
+                        events = link.begin(id, line, call)
+                        continue
+                    raise value
+                else:
+                    message, fds = value
+                    if "error" in message:
+                        _close_all(fds)
+                        raise _failure(message["error"])
+                    return message.get("result"), fds
+        except BaseException as e:
+            link.give_up(id, type(e).__name__)
+            raise
+
+    async def _connected(self, call):
+        """(whether it is new, the connection)."""
+        import asyncio
+        loop = asyncio.get_running_loop()
+        while True:
+            link = self._link
+            if link is not None and link.open and link.pid == os.getpid():
+                if link.loop is loop and (link.calls or not _stale(link.sock)):
+                    return False, link
+                link.lose("it was closed")
+            sock = _connect(self.path)
+            if sock is not None:
+                self._link = _AsyncLink(sock, loop)
+                return True, self._link
+            if call.over():
+                raise call.overdue()
+            await asyncio.sleep(BACKLOG_PAUSE)
+
+
+class _AsyncLink:
+    """The connection of an AsyncClient, at home in one event loop."""
+
+    def __init__(self, sock, loop):
+        import asyncio
+        self.loop, self.pid, self.new_queue = loop, os.getpid(), asyncio.Queue
+        self.link = _Link(sock)
+        self.sock, self.lines, self.output = self.link.sock, self.link.lines, self.link.output
+        self.calls = {}  # id: (the events of the call, where its line begins in the stream)
+        self.open, self.writing = True, False
+        loop.add_reader(self.sock.fileno(), self.readable)
+
+    def begin(self, id, line, call):
+        """Send a request. What becomes of it is put into the queue returned: ("progress" | "answer" | "lost", value)."""
+        events = self.new_queue()
+        self.calls[id] = (events, self.output.sent + self.output.size)
+        self.send(line, _duplicate(call.files))
+        return events
+
+    def give_up(self, id, reason):
+        """Nobody waits for that call any more; where it is not answered, it is cancelled."""
+        if self.calls.pop(id, None) is not None and self.open:
+            self.send(_cancel_line(id, reason))
+
+    def send(self, line, fds=()):
+        self.output.add(line, fds)
+        self.writable()
+
+    def writable(self):
+        try:
+            self.output.flush(self.sock)
+        except OSError as e:
+            self.lose(e.strerror or e)
+            return
+        if bool(self.output.size) != self.writing:
+            self.writing = not self.writing
+            if self.writing:
+                self.loop.add_writer(self.sock.fileno(), self.writable)
+            else:
+                self.loop.remove_writer(self.sock.fileno())
+
+    def readable(self):
+        try:
+            more = self.lines.receive(self.sock)
+        except BlockingIOError:
+            return
+        except OSError as e:
+            self.lose(e.strerror or e)
+            return
+        while True:
+            got = self.lines.next()
+            if got is None:
+                break
+            try:
+                self.received(_loads(got[0]), got[1] or [])
+            except ValueError as e:
+                self.lose("the answer is not JSON: %s" % e)
+                return
+        if not more:
+            self.lose("it was closed")
+
+    def received(self, message, fds):
+        if isinstance(message, dict) and message.get("method") == "notifications/progress":
+            params = message.get("params")
+            call = self.calls.get(params.get("progressToken")) if isinstance(params, dict) else None
+            if call is not None:
+                call[0].put_nowait(("progress", params))
+        elif isinstance(message, dict) and "method" not in message:
+            id = message.get("id")
+            if id is None:
+                id = _detail(message)
+                if id is None and len(self.calls) == 1:
+                    id = next(iter(self.calls))
+            call = self.calls.pop(id, None) if isinstance(id, (int, str)) else None
+            if call is not None:
+                call[0].put_nowait(("answer", (message, fds)))
+                return
+        _close_all(fds)
+
+    def lose(self, reason):
+        """The connection is over: close it and fail its calls."""
+        if not self.open:
+            return
+        self.open = False
+        if not self.loop.is_closed():
+            self.loop.remove_reader(self.sock.fileno())
+            if self.writing:
+                self.loop.remove_writer(self.sock.fileno())
+        calls, self.calls = self.calls, {}
+        for events, begin in calls.values():
+            if not self.loop.is_closed():
+                events.put_nowait(("lost", _lost(reason, self.output.sent > begin)))
+        self.link.close()
