@@ -19,6 +19,7 @@ const slowClient = 1 << 20
 type client struct {
 	p    *provider
 	conn *protocol.Conn
+	msg  protocol.Message // of the line being read; the reader's
 
 	mu      sync.Mutex // guards what follows
 	pending map[string]*asker
@@ -99,15 +100,15 @@ func headID(head []byte) json.RawMessage {
 
 // handle acts on one line of a client.
 func (c *client) handle(line protocol.Line) {
-	var m protocol.Message
-	if e := protocol.Scan(line.Bytes, &m); e != nil {
+	m := &c.msg
+	if e := protocol.Scan(line.Bytes, m); e != nil {
 		closeFiles(line.Files)
 		c.write(e.From(c.p.slug, "").AppendAnswer(nil, m.ID.Of(line.Bytes)))
 		return
 	}
 	switch m.Class {
 	case protocol.Request:
-		c.request(line, &m)
+		c.request(line, m)
 	case protocol.Notification:
 		closeFiles(line.Files)
 		if string(m.MethodName(line.Bytes)) == protocol.NotifyCancelled {

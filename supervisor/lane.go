@@ -21,6 +21,7 @@ const redialFor = 5 * time.Second
 type lane struct {
 	life *life
 	pool *pool
+	msg  protocol.Message // of the line being read; the reader's
 
 	// Guarded by pool.mu.
 	inPool  bool
@@ -86,28 +87,23 @@ func (l *lane) run(r *request) bool {
 func (l *lane) send(r *request) error {
 	var digits [20]byte
 	num := strconv.AppendUint(digits[:0], l.num, 10)
-	id, token := r.msg.ID, r.msg.ProgressToken
-	if token.Empty() {
-		return l.write(r, r.line[:id.Start], num, r.line[id.End:])
-	}
-	a, b := id, token
-	if b.Start < a.Start {
-		a, b = b, a
-	}
-	return l.write(r, r.line[:a.Start], num, r.line[a.End:b.Start], num, r.line[b.End:])
-}
-
-func (l *lane) write(r *request, parts ...[]byte) error {
-	files := dupFiles(r.files)
-	if len(r.line) <= smallLine && len(files) == 0 {
-		l.out = l.out[:0]
-		for _, p := range parts {
-			l.out = append(l.out, p...)
-		}
-		l.out = append(l.out, '\n')
+	edits := [...]protocol.Edit{{At: r.msg.ID, With: num}, {At: r.msg.ProgressToken, With: num}}
+	if len(r.line) <= smallLine && len(r.files) == 0 {
+		l.out = append(protocol.Splice(l.out[:0], r.line, edits[:]...), '\n')
 		return l.conn.Write(nil, l.out)
 	}
-	return l.conn.Write(files, append(parts, newline)...)
+	// A large line is not copied: its pieces go out as they lie.
+	if edits[1].At.Start < edits[0].At.Start {
+		edits[0], edits[1] = edits[1], edits[0]
+	}
+	parts, at := make([][]byte, 0, 6), 0
+	for _, e := range edits {
+		if !e.At.Empty() {
+			parts = append(parts, r.line[at:e.At.Start], e.With)
+			at = e.At.End
+		}
+	}
+	return l.conn.Write(dupFiles(r.files), append(parts, r.line[at:], newline)...)
 }
 
 var newline = []byte{'\n'}
@@ -210,17 +206,17 @@ var errGarbage = errors.New("the worker's line is not of the protocol")
 
 // handle acts on one line of the worker.
 func (l *lane) handle(line protocol.Line) error {
-	var m protocol.Message
-	if e := protocol.Scan(line.Bytes, &m); e != nil {
+	m := &l.msg
+	if e := protocol.Scan(line.Bytes, m); e != nil {
 		closeFiles(line.Files)
 		return l.garbage(line.Bytes, e.Message)
 	}
 	switch m.Class {
 	case protocol.Response:
-		return l.response(line, &m)
+		return l.response(line, m)
 	case protocol.Notification:
 		closeFiles(line.Files)
-		l.notification(line.Bytes, &m)
+		l.notification(line.Bytes, m)
 	default:
 		closeFiles(line.Files) // workers have no requests to make
 		return l.garbage(line.Bytes, "a request from a worker")
