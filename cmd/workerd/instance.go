@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"workerd/execenv"
+	"workerd/identity"
+	"workerd/manifest"
+	"workerd/protocol"
+	"workerd/protocol/control"
+	"workerd/supervisor"
+)
+
+// instance is one workerd in this process: `serve`, or a private one that `smoke` and `demo` run for a while.
+type instance struct {
+	app      *app
+	settings *settings
+	dirs     *dirs
+	log      *slog.Logger
+	// set are the manifests to serve instead of those of the settings' directories.
+	set *manifest.Set
+
+	sup      *supervisor.Supervisor
+	watcher  *manifest.Watcher // nil with set
+	server   *control.Server
+	lock     *os.File
+	children *execenv.Children
+}
+
+// checkInterval is how often the lock and the control socket are looked at: what somebody deleted comes back.
+const checkInterval = 5 * time.Second
+
+// run serves until ctx ends, then stops every worker and returns when all is gone. ready is called once, when the front
+// sockets of the first set of manifests accept.
+func (i *instance) run(ctx context.Context, ready func()) error {
+	if err := i.open(); err != nil {
+		return err
+	}
+	defer func() { i.lock.Close() }() // the one there is then: restore may replace it
+	listener, err := protocol.Listen(i.socket())
+	if err != nil {
+		return err
+	}
+	defer os.Remove(i.socket())
+
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	// The operator API answers until the last worker is gone.
+	late, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	var group errgroup.Group
+	start := func(run func() error) {
+		group.Go(func() error {
+			err := run()
+			if err != nil {
+				stop(err)
+			}
+			return err
+		})
+	}
+	start(func() error { return i.serveControl(late, ctx, listener) })
+	start(func() error { i.reap(late); return nil })
+	start(func() error { i.killOnSecondSignal(late); return nil })
+	start(func() error { return i.applySets(ctx, ready) })
+	if i.watcher != nil {
+		start(func() error { return i.watcher.Run(ctx) })
+	}
+	err = i.sup.Run(ctx)
+	end()
+	return errors.Join(err, group.Wait())
+}
+
+// open takes the runtime directory and makes the parts, which start nothing yet.
+func (i *instance) open() (err error) {
+	uid := i.app.uid
+	if err := makePrivate(i.dirs.runtime, uid, i.dirs.fallback); err != nil {
+		return fmt.Errorf("runtime directory: %w", err)
+	}
+	if i.lock, err = lockRuntimeDir(i.dirs.runtime); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			i.lock.Close()
+		}
+	}()
+	for _, dir := range []string{i.dirs.state, i.dirs.cache} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	host, err := i.app.hostOf(i.settings, i.dirs)
+	if err != nil {
+		return err
+	}
+	if err := writeSDK(host.SDKDir, 0o700, 0o600); err != nil {
+		return err
+	}
+	// What workers orphan becomes ours, to be found and reaped.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become child subreaper: %w", err)
+	}
+	children := new(execenv.Children)
+	config := supervisor.Config{
+		RuntimeDir: host.RuntimeDir, StateDir: host.StateDir, Instance: host.Instance,
+		Planner:  execenv.NewPlanner(host, execenv.OSRunner{Children: children}),
+		Children: children, Log: i.log,
+		AuthorizeClient: sameUser(uid), AuthorizeWorker: sameUser(uid),
+	}
+	if i.set == nil {
+		i.watcher = manifest.NewWatcher(manifest.WatchConfig{
+			Dirs: i.settings.Providers, Options: i.app.manifestOptions(i.settings, host), Log: i.log,
+		})
+		config.Follow = i.watcher.Follow
+		config.Rescan = i.watcher.Rescan
+	}
+	i.children = children
+	if i.sup, err = supervisor.New(config); err != nil {
+		return err
+	}
+	i.sup.RemoveLeftovers()
+	i.server = &control.Server{Backend: i.sup, Metrics: metricsHandler(i.sup.Status), Authorize: sameUser(uid), Log: i.log}
+	return nil
+}
+
+func (i *instance) socket() string { return filepath.Join(i.dirs.runtime, "workerd.sock") }
+
+// sameUser lets in who runs workerd, and root.
+func sameUser(uid int) func(*net.UnixConn) error {
+	return func(c *net.UnixConn) error {
+		peer, err := identity.PeerCred(c)
+		if err != nil {
+			return err
+		}
+		if peer.UID != uid && peer.UID != 0 {
+			return fmt.Errorf("uid %d may not use the workerd of uid %d", peer.UID, uid)
+		}
+		return nil
+	}
+}
+
+// applySets brings each set of manifests into force until ctx ends.
+func (i *instance) applySets(ctx context.Context, ready func()) error {
+	if i.set != nil {
+		i.sup.Apply(i.set)
+		ready()
+		return nil
+	}
+	first := true
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case set := <-i.watcher.Sets():
+			for _, p := range set.Problems {
+				i.log.Warn("manifest directory", "err", p.Error())
+			}
+			i.sup.Apply(set)
+			if first {
+				ready()
+				first = false
+			}
+		}
+	}
+}
+
+// serveControl serves the operator API until late ends. Until ctx ends the socket, and the lock, are put back where somebody
+// deleted them; connections to the old one live on.
+func (i *instance) serveControl(late, ctx context.Context, l *net.UnixListener) error {
+	var servers errgroup.Group
+	servers.Go(func() error { return i.server.Serve(late, l) })
+	tick := time.NewTicker(checkInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return servers.Wait()
+		case <-tick.C:
+		}
+		if _, err := os.Lstat(i.socket()); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		again, err := i.restore()
+		if err != nil {
+			i.log.Error("the control socket was deleted", "err", err)
+			continue
+		}
+		i.log.Warn("the control socket was deleted and is back", "path", i.socket())
+		servers.Go(func() error { return i.server.Serve(late, again) })
+	}
+}
+
+func (i *instance) restore() (*net.UnixListener, error) {
+	if err := makePrivate(i.dirs.runtime, i.app.uid, i.dirs.fallback); err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(filepath.Join(i.dirs.runtime, "lock")); errors.Is(err, fs.ErrNotExist) {
+		lock, err := lockRuntimeDir(i.dirs.runtime)
+		if err != nil {
+			return nil, err
+		}
+		i.lock.Close()
+		i.lock = lock
+	}
+	return protocol.Listen(i.socket())
+}
+
+// reap collects the processes that workers left behind when they end. Many that end at once are one round.
+func (i *instance) reap(ctx context.Context) {
+	const pause = 100 * time.Millisecond
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGCHLD)
+	defer signal.Stop(ch)
+	for {
+		select {
+		case <-ctx.Done():
+			i.children.ReapOrphans()
+			return
+		case <-ch:
+		}
+		i.children.ReapOrphans()
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// killOnSecondSignal makes the stop that the first signal began one without patience. Only here: a process that simply ended
+// would leave its workers running.
+func (i *instance) killOnSecondSignal(ctx context.Context) {
+	ch := make(chan os.Signal, 2)
+	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(ch)
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case sig := <-ch:
+			if n == 2 {
+				i.log.Warn("stopping at once", "signal", sig.String())
+				i.sup.Kill()
+			}
+		}
+	}
+}
+
+// start runs an instance beside the caller until stop is called, which returns when all of it is gone.
+func (i *instance) start(ctx context.Context) (c *control.Client, stop func() error, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- i.run(ctx, sync.OnceFunc(func() { close(ready) })) }()
+	select {
+	case err := <-done:
+		cancel()
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		return nil, nil, err
+	case <-ready:
+	}
+	return control.NewClient(i.socket()), func() error {
+		cancel()
+		return <-done
+	}, nil
+}
