@@ -1,9 +1,11 @@
 package supervisor
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 
 	"workerd/protocol"
 )
@@ -43,4 +45,39 @@ func parseInitialize(line []byte, id uint64) (*protocol.InitializeResult, error)
 		return m.Result, nil
 	}
 	return nil, fmt.Errorf("the worker answered initialize with the state %q; loading, ready and busy are known", m.Result.State)
+}
+
+// lostError: a connection ended before initialize was answered.
+type lostError struct{ err error }
+
+func (e *lostError) Error() string { return "no answer to initialize: " + e.err.Error() }
+func (e *lostError) Unwrap() error { return e.err }
+
+func initializeLine(id uint64, concurrency int, maxMessage int64) []byte {
+	line, _ := json.Marshal(map[string]any{
+		"jsonrpc": "2.0", "id": id, "method": protocol.MethodInitialize,
+		"params": protocol.Initialize{Protocol: protocol.Version, Concurrency: concurrency, MaxMessage: maxMessage},
+	}) // plain values: cannot fail
+	return append(line, '\n')
+}
+
+// exchange writes one line and reads one, at most until ctx ends.
+func exchange(ctx context.Context, conn *protocol.Conn, line []byte) ([]byte, error) {
+	stop := context.AfterFunc(ctx, conn.Interrupt)
+	defer stop()
+	if err := conn.Write(nil, line); err != nil {
+		return nil, err
+	}
+	answer, err := conn.Read()
+	if err == nil && !stop() {
+		err = ctx.Err() // interrupted already, so the connection is of no use
+	}
+	if err == nil && answer.Partial {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		answer.Close()
+		return nil, err
+	}
+	return answer.Bytes, nil
 }

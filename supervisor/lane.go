@@ -323,7 +323,7 @@ func (l *lane) redial(unread bool) bool {
 	f := l.life
 	ctx, cancel := context.WithTimeout(f.ctx, redialFor)
 	defer cancel()
-	conn, init, err := f.connect(ctx, f.exited)
+	conn, init, err := f.connect(ctx)
 	if err != nil {
 		select {
 		case <-f.exited:

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -107,7 +108,7 @@ func (f *life) marker() string { return execenv.Marker(f.p.sup.cfg.Instance, f.p
 
 // handshake connects to the new worker and reports its state; a failure ends the worker.
 func (f *life) handshake() {
-	conn, init, err := f.connect(f.ctx, f.exited)
+	conn, init, err := f.connect(f.ctx)
 	if err != nil {
 		if f.ctx.Err() == nil {
 			f.killFor(err)
@@ -133,7 +134,7 @@ func (f *life) killFor(err error) {
 func (f *life) addLanes(from int) {
 	for range f.spec.manifest.Serve.Concurrency - from {
 		f.wg.Go(func() {
-			conn, _, err := f.connect(f.ctx, f.exited)
+			conn, _, err := f.connect(f.ctx)
 			if err != nil {
 				if f.ctx.Err() == nil {
 					f.killFor(err)
@@ -150,20 +151,25 @@ func (f *life) addLanes(from int) {
 
 // connect dials the worker's socket until it accepts, and says initialize. It ends with ctx. The wait between two tries
 // grows to 50 ms: a worker binds its socket when its interpreter is up, and no event would tell of listen(2).
-func (f *life) connect(ctx context.Context, exited <-chan struct{}) (*protocol.Conn, *protocol.InitializeResult, error) {
+//
+// A connection that ends before initialize is answered is tried again: its worker may be dying, which its pidfd is to say.
+func (f *life) connect(ctx context.Context) (*protocol.Conn, *protocol.InitializeResult, error) {
 	wait := time.Millisecond
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
 		uc, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: f.paths.socket, Net: "unix"})
 		if err == nil {
-			return f.initialize(ctx, uc)
+			var conn *protocol.Conn
+			var init *protocol.InitializeResult
+			conn, init, err = f.initialize(ctx, uc)
+			if _, lost := errors.AsType[*lostError](err); !lost {
+				return conn, init, err
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil, nil, fmt.Errorf("the worker does not accept on its socket: %w", err)
-		case <-exited:
-			return nil, nil, fmt.Errorf("the worker ended: %w", err)
 		case <-timer.C:
 			wait = min(wait*3/2, 50*time.Millisecond)
 			timer.Reset(wait)
@@ -181,24 +187,13 @@ func (f *life) initialize(ctx context.Context, uc *net.UnixConn) (*protocol.Conn
 	}
 	serve := f.spec.manifest.Serve
 	conn := protocol.NewConn(uc, int(serve.MaxMessage))
-	stop := context.AfterFunc(ctx, func() { conn.Interrupt() })
-	defer stop()
 	id := f.number()
-	line, _ := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "method": protocol.MethodInitialize,
-		"params": protocol.Initialize{Protocol: protocol.Version, Concurrency: serve.Concurrency, MaxMessage: int64(serve.MaxMessage)}})
-	if err := conn.Write(nil, line, newline); err != nil {
-		_ = conn.Close()
-		return nil, nil, err
-	}
-	answer, err := conn.Read()
-	if err == nil && !stop() {
-		err = ctx.Err()
-	}
+	answer, err := exchange(ctx, conn, initializeLine(id, serve.Concurrency, int64(serve.MaxMessage)))
 	if err != nil {
 		_ = conn.Close()
-		return nil, nil, fmt.Errorf("no answer to initialize: %w", err)
+		return nil, nil, &lostError{err}
 	}
-	init, err := parseInitialize(answer.Bytes, id)
+	init, err := parseInitialize(answer, id)
 	if err != nil {
 		_ = conn.Close()
 		return nil, nil, err

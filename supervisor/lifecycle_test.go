@@ -3,6 +3,7 @@ package supervisor
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"workerd/execenv"
 	"workerd/protocol"
 )
 
@@ -163,6 +165,7 @@ func TestCase79StatusAfterARespawn(t *testing.T) {
 	require.True(t, w.ReadySince.After(*before.Workers[0].ReadySince))
 	require.NotNil(t, w.LastExit)
 	require.Equal(t, "SIGKILL", *w.LastExit.Signal)
+	require.Equal(t, "killed by SIGKILL", w.LastExit.Reason)
 	require.Equal(t, w.LastExit, after.LastExit)
 }
 
@@ -300,4 +303,21 @@ func TestIdleStop(t *testing.T) {
 	r.state("idle", "stopped")
 	require.False(t, alive(pid))
 	require.NotEqual(t, pid, r.dial("idle").call("echo", `{}`).pid(t))
+}
+
+// 18, 63: workers that a killed workerd left behind are ended by the next one of the instance; another instance's are not.
+func TestCase18Leftovers(t *testing.T) {
+	r := newRig(t)
+	start := func(instance string) *exec.Cmd {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), helperVar+"=child", execenv.MarkerVar+"="+execenv.Marker(instance, "gone", 7))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		require.NoError(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return cmd
+	}
+	mine, other := start(r.sup.cfg.Instance), start("00000000")
+	r.sup.RemoveLeftovers()
+	eventually(t, func() bool { return !alive(mine.Process.Pid) }, func() string { return "the leftover is gone" })
+	require.True(t, alive(other.Process.Pid))
 }

@@ -403,5 +403,8 @@ func (s *Supervisor) Planned(ctx context.Context) error {
 // RemoveLeftovers ends what an earlier workerd of this instance left when it was killed: its workers, known by their marker,
 // and their sockets.
 func (s *Supervisor) RemoveLeftovers() {
+	if killed := s.children.KillInstance(s.cfg.Instance); len(killed) > 0 {
+		s.log.Warn("ended the workers that an earlier workerd left behind", keyPID, killed)
+	}
 	_ = os.RemoveAll(filepath.Join(s.cfg.RuntimeDir, "w"))
 }

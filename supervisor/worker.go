@@ -75,7 +75,7 @@ func (p *provider) onStartTimeout(f *life, d time.Duration) {
 
 // onConnected is the worker's answer to initialize on its first connection.
 func (p *provider) onConnected(f *life, l *lane, init *protocol.InitializeResult) {
-	f.lanes = append(f.lanes, l)
+	p.adoptLane(f, l)
 	p.bootDone()
 	w := p.workerOf(f)
 	if w == nil || f.connected {
@@ -91,9 +91,17 @@ func (p *provider) onConnected(f *life, l *lane, init *protocol.InitializeResult
 	}
 }
 
+// adoptLane enters a lane with its process. One that comes after the process has ended is told so like the others were.
+func (p *provider) adoptLane(f *life, l *lane) {
+	f.lanes = append(f.lanes, l)
+	if isClosed(f.gone) {
+		l.interrupt()
+	}
+}
+
 // onLane takes in one further connection of a ready worker.
 func (p *provider) onLane(f *life, l *lane) {
-	f.lanes = append(f.lanes, l)
+	p.adoptLane(f, l)
 	if w := p.workerOf(f); w != nil && w.state == Ready {
 		p.pool.add(l)
 	}

@@ -1,0 +1,37 @@
+package execenv
+
+import (
+	"bytes"
+	"os"
+	"slices"
+	"strconv"
+)
+
+// KillInstance kills the workers of an instance that an earlier workerd left behind, with all that descends from them, and
+// returns the pids. They are known by their markers; a process of another instance, or of nobody, is not touched.
+func (c *Children) KillInstance(instance string) []int {
+	var killed []int
+	for _, marker := range liveMarkers(instance) {
+		killed = append(killed, c.KillTree(Tree{Marker: marker}, Full)...)
+	}
+	return killed
+}
+
+// liveMarkers lists the markers of an instance that living processes carry.
+func liveMarkers(instance string) []string {
+	prefix := []byte(MarkerVar + "=" + instance + "/")
+	var out []string
+	for _, pid := range allPIDs() {
+		environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		if err != nil {
+			continue // gone, or somebody else's
+		}
+		for entry := range bytes.SplitSeq(environ, []byte{0}) {
+			if bytes.HasPrefix(entry, prefix) {
+				out = append(out, string(entry[len(MarkerVar)+1:]))
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
