@@ -57,22 +57,22 @@ func (c *Children) Known(pid int) bool {
 }
 
 // ReapOrphans reaps the children that ended and that nobody here waits for, and returns how many those were.
-func (c *Children) ReapOrphans() int {
-	n := 0
+func (c *Children) ReapOrphans() int { return len(c.reapOrphans()) }
+
+func (c *Children) reapOrphans() (reaped []int) {
 	c.eachOrphan(func(pid int) {
 		for {
-			// waitid says by si_pid whether it reaped; with WNOHANG a child that lives is success with si_pid 0.
-			reaped, err := waitPID(pid, unix.WEXITED|unix.WNOHANG)
+			ended, err := waitPID(pid, unix.WEXITED|unix.WNOHANG)
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
-			if err == nil && reaped {
-				n++
+			if err == nil && ended {
+				reaped = append(reaped, pid)
 			}
 			return
 		}
 	})
-	return n
+	return reaped
 }
 
 // Orphans returns the living children that nobody here waits for: what workers left behind, and helpers of engines.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +22,9 @@ type Stat struct {
 	Threads int
 	Start   uint64 // clock ticks after boot
 	Kernel  bool   // a kernel thread
+	// NoEnv says that the process was executed with an empty environment. That of a process in the middle of exec reads as
+	// empty too, and this as false.
+	NoEnv bool
 }
 
 // Dead says that the process has ended and waits to be reaped. A process whose first thread alone has ended is not dead.
@@ -60,7 +62,7 @@ func parseStat(data []byte) (Stat, error) {
 		return Stat{}, errors.New("unknown format")
 	}
 	f := strings.Fields(string(data[end+1:]))
-	if len(f) < 20 || len(f[0]) != 1 {
+	if len(f) < 49 || len(f[0]) != 1 {
 		return Stat{}, errors.New("unknown format")
 	}
 	st := Stat{Comm: string(data[open+1 : end]), State: f[0][0]}
@@ -76,6 +78,7 @@ func parseStat(data []byte) (Stat, error) {
 	st.Kernel = num(f[6])&kthread != 0
 	start, e := strconv.ParseUint(f[19], 10, 64)
 	st.Start = start
+	st.NoEnv = f[47] == f[48] && f[48] != "0" // begin and end of the environment in memory, which exec sets last
 	return st, errors.Join(err, e)
 }
 
@@ -90,10 +93,10 @@ func ChildPIDs(pid int) []int {
 	if !hasChildrenFiles() {
 		return childrenByScan(pid)
 	}
-	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
 	var out []int
-	for _, f := range files {
-		data, err := os.ReadFile(f)
+	for _, tid := range numbers(tasks) {
+		data, err := os.ReadFile(tasks + "/" + strconv.Itoa(tid) + "/children")
 		if err != nil {
 			continue // the thread has ended; the kernel has handed its children to another
 		}
@@ -117,8 +120,11 @@ func childrenByScan(pid int) []int {
 }
 
 // allPIDs lists every process that /proc shows.
-func allPIDs() []int {
-	d, err := os.Open("/proc")
+func allPIDs() []int { return numbers("/proc") }
+
+// numbers lists the entries of a folder of /proc that are numbers.
+func numbers(dir string) []int {
+	d, err := os.Open(dir)
 	if err != nil {
 		return nil
 	}
@@ -134,7 +140,7 @@ func allPIDs() []int {
 }
 
 // HasEnv says whether the environment that a process was executed with has exactly this NAME=value entry. blank says that
-// it read as empty, which a process in the middle of exec also does: ask again. One that may not be read has nothing.
+// it read as empty, as that of a process in the middle of exec does. One that may not be read has nothing.
 func HasEnv(pid int, entry string) (has, blank bool) {
 	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {

@@ -41,6 +41,9 @@ const (
 // treeBudget bounds a KillTree, the wait for the killed to go included.
 const treeBudget = 3 * time.Second
 
+// maxBlank bounds how often a process is looked at again that seems to be in the middle of exec, a millisecond apart.
+const maxBlank = 200
+
 // KillTree kills every process of t and returns their pids. It never touches a process that is not provably the worker's,
 // nor a registered child other than Root.
 //
@@ -49,7 +52,7 @@ const treeBudget = 3 * time.Second
 // last scan that began after the last signal confirms. It returns when all of them are gone, or after a bounded time (a
 // process in an uninterruptible sleep ends when that does).
 func (c *Children) KillTree(t Tree, scope Scope) []int {
-	k := treeKill{Tree: t, scope: scope, kids: c, self: os.Getpid(), seen: map[procID]bool{}, blank: map[procID]bool{}}
+	k := treeKill{Tree: t, scope: scope, kids: c, self: os.Getpid(), seen: map[procID]bool{}, blank: map[procID]int{}}
 	if sid, err := unix.Getsid(0); err == nil && sid == t.Session {
 		k.Session = 0 // never our own session, whatever the caller believes
 	}
@@ -72,13 +75,13 @@ type treeKill struct {
 	seen    map[procID]bool // found, and sent a stop
 	stopped []procID        // sent a stop and not yet a kill
 	killed  []int
-	dying   []procID        // sent a kill
-	blank   map[procID]bool // an environment that read as empty, once
+	dying   []procID       // sent a kill
+	blank   map[procID]int // how often one was found in the middle of exec
 }
 
 func (k *treeKill) run(deadline time.Time) {
 	for time.Now().Before(deadline) {
-		fresh, again := k.scan()
+		fresh, again := k.scan(deadline)
 		switch {
 		case fresh > 0:
 		case again:
@@ -135,22 +138,51 @@ func (k *treeKill) await(deadline time.Time) {
 
 // scan stops what of the tree lives, and returns how much of that was new. again says that one of the processes looked at
 // may have been in the middle of exec, so that its environment could not be read.
-func (k *treeKill) scan() (fresh int, again bool) {
-	var queue []Stat
+//
+// It lists and looks until a list holds nothing that it has not looked at. One list is not enough for a chain of processes
+// that each fork the next and exit: the one that was listed is gone when it is looked at, and its child came after. For the
+// same reason it begins at the end of a list, where the youngest are.
+func (k *treeKill) scan(deadline time.Time) (fresh int, again bool) {
+	looked := map[int]bool{}
 	byParent := map[int][]Stat{}
-	k.look(func(st Stat) {
-		byParent[st.PPID] = append(byParent[st.PPID], st)
-		proof, blank := k.proves(st)
-		if proof {
-			queue = append(queue, st)
-			if k.stop(st) {
-				fresh++
+	var living []int
+	var proven []Stat
+	for news := true; news && time.Now().Before(deadline); {
+		news = false
+		for _, pid := range slices.Backward(k.list(living)) {
+			if looked[pid] {
+				continue
+			}
+			looked[pid], news = true, true
+			st, err := ReadStat(pid)
+			if err != nil || st.Kernel || st.Dead() {
+				continue
+			}
+			living = append(living, pid)
+			byParent[st.PPID] = append(byParent[st.PPID], st)
+			proof, blank := k.proves(st)
+			if proof {
+				proven = append(proven, st)
+				if k.stop(st) {
+					fresh++
+				}
+			}
+			if id := (procID{st.PID, st.Start}); blank && k.blank[id] < maxBlank {
+				k.blank[id]++
+				again = true
 			}
 		}
-		if id := (procID{st.PID, st.Start}); blank && !k.blank[id] {
-			k.blank[id], again = true, true
+		fresh += k.stopBelow(proven, byParent)
+		for _, pid := range k.kids.reapOrphans() {
+			delete(looked, pid) // it may be another's from now on
 		}
-	})
+	}
+	return fresh, again
+}
+
+// stopBelow stops what descends from the proven, and returns how much of that was new.
+func (k *treeKill) stopBelow(proven []Stat, byParent map[int][]Stat) (fresh int) {
+	queue := slices.Clone(proven)
 	done := map[int]bool{}
 	for len(queue) > 0 {
 		st := queue[0]
@@ -168,30 +200,25 @@ func (k *treeKill) scan() (fresh int, again bool) {
 			}
 		}
 	}
-	return fresh, again
+	return fresh
 }
 
-// look reads the processes of the scope.
-func (k *treeKill) look(f func(Stat)) {
-	var pids []int
+// list returns the processes of the scope, the youngest last if only roughly. In the fast scope those are our unregistered
+// children, the dead among them too, since that one which lived in the last list has ended is a reason to look for its
+// children; and the children of those that are known to live.
+func (k *treeKill) list(living []int) []int {
 	if k.scope == Full {
-		pids = allPIDs()
-	} else {
-		pids = k.kids.Orphans()
-		if k.Root != 0 {
-			pids = append(pids, k.Root)
-		}
+		return allPIDs()
 	}
-	for i := 0; i < len(pids); i++ {
-		st, err := ReadStat(pids[i])
-		if err != nil || st.Kernel {
-			continue
-		}
-		f(st)
-		if k.scope == Fast {
-			pids = append(pids, ChildPIDs(st.PID)...)
-		}
+	var pids []int
+	if k.Root != 0 {
+		pids = append(pids, k.Root)
 	}
+	k.kids.eachOrphan(func(pid int) { pids = append(pids, pid) })
+	for _, pid := range living {
+		pids = append(pids, ChildPIDs(pid)...)
+	}
+	return pids
 }
 
 // proves says whether a process is the worker's by itself, not by its ancestors.
@@ -205,7 +232,12 @@ func (k *treeKill) proves(st Stat) (proof, blank bool) {
 	if k.Marker == "" {
 		return false, false
 	}
-	return HasEnv(st.PID, MarkerVar+"="+k.Marker)
+	proof, blank = HasEnv(st.PID, MarkerVar+"="+k.Marker)
+	if blank {
+		now, err := ReadStat(st.PID)
+		blank = err == nil && !now.NoEnv && !now.Dead()
+	}
+	return proof, blank
 }
 
 func (k *treeKill) isRoot(st Stat) bool {
