@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -86,4 +87,26 @@ func BenchmarkReload200(b *testing.B) {
 	for b.Loop() {
 		LoadDirs([]string{dir}, set, testOptions())
 	}
+}
+
+// BenchmarkRenameToSet is the time from the rename of one of 200 manifests to the Set.
+func BenchmarkRenameToSet(b *testing.B) {
+	dir := b.TempDir()
+	manyManifests(b, dir, 200)
+	w := NewWatcher(WatchConfig{Dirs: []string{dir}, Options: testOptions(), Rescan: time.Hour})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- w.Run(ctx) }()
+	<-w.Sets()
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		tmp := filepath.Join(dir, ".new")
+		require.NoError(b, os.WriteFile(tmp, []byte(titled(fmt.Sprint(i))), 0o644))
+		b.StartTimer()
+		// Each time another one: one file alone would be a burst.
+		require.NoError(b, os.Rename(tmp, filepath.Join(dir, fmt.Sprintf("p%03d/provider.toml", i%200))))
+		<-w.Sets()
+	}
+	cancel()
+	require.NoError(b, <-done)
 }

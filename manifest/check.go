@@ -226,8 +226,8 @@ func (c *checker) checkCommand() {
 	case !c.ok(key):
 	case program == "":
 		c.report(key, "is empty: name a program")
-	case c.kind(Venv) && strings.Contains(program, "/"):
-		// In a container the program may be the image's own; without a slash it is looked up when it is run.
+	case c.kind(Venv) && strings.Contains(program, "/"), strings.HasPrefix(program, c.m.Dir+"/"):
+		// In a container a program may be the image's own; without a slash it is looked up when it is run.
 		c.executable(key, program)
 		if c.ok(key) {
 			c.trusted(key, program)

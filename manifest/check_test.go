@@ -123,6 +123,8 @@ func TestWorkerAndProgramMustBeUsable(t *testing.T) {
 	// In a container a program is the image's own.
 	_, _, problems := parse(t, dir, "command = ['/app/server']\nenv = { kind = 'docker', image = 'x' }\n", testOptions())
 	assert.Empty(t, problems)
+	_, _, problems = parse(t, dir, "command = ['./server']\nenv = { kind = 'docker', image = 'x' }\n", testOptions())
+	only(t, problems, "command[0]", "does not exist")
 }
 
 func TestCase11SELinux(t *testing.T) {

@@ -20,6 +20,11 @@ type document struct {
 
 // parseDocument checks the syntax of data. BurntSushi/toml reports only the first syntax error of a file.
 func parseDocument(data []byte, file string) (*document, Problems) {
+	if at := tooDeep(data); at >= 0 {
+		place := positionAt(lineStarts(data), at)
+		return nil, Problems{{File: file, Line: place.line, Column: place.column,
+			Message: fmt.Sprintf("arrays and tables are nested more than %d deep", maxDepth)}}
+	}
 	d := &document{file: file, keys: map[string]bool{}}
 	_, err := toml.Decode(string(data), &d.raw)
 	var syntax toml.ParseError
@@ -33,6 +38,27 @@ func parseDocument(data []byte, file string) (*document, Problems) {
 	d.at = locate(data)
 	listKeys(d.raw, "", d.keys)
 	return d, nil
+}
+
+// maxDepth bounds how deep values may be nested. The parser recurses, and a file of nothing but brackets would overflow
+// the stack, which ends the whole process.
+const maxDepth = 5000
+
+// tooDeep returns where data opens more brackets than maxDepth, -1 if nowhere. It counts those in strings and comments
+// too: no text that people write has so many that are not closed.
+func tooDeep(data []byte) int {
+	depth := 0
+	for i, c := range data {
+		switch c {
+		case '[', '{':
+			if depth++; depth > maxDepth {
+				return i
+			}
+		case ']', '}':
+			depth = max(0, depth-1)
+		}
+	}
+	return -1
 }
 
 // listKeys adds the paths of all keys and elements below raw.

@@ -23,7 +23,7 @@ const freshAge = time.Second
 func (e *eye) refollow(now time.Time) {
 	if e.collect(now) {
 		e.watch()
-		e.list(now)
+		e.recheck(now)
 	}
 }
 

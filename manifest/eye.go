@@ -29,14 +29,15 @@ type eye struct {
 	taken   map[string]time.Time // when a file was last taken
 	extra   map[string]*extra
 
-	structure time.Time // when to list the directories, zero: not until rescan
-	rescan    time.Time // when to look at everything, whatever events say
+	check  time.Time // when to compare all stamps, zero: not until rescan
+	told   bool      // by an event, so list the directories too: what is new there has just been put there as a whole
+	rescan time.Time // when to look at everything, whatever events say
 }
 
 func newEye(w *Watcher) *eye {
 	return &eye{
 		w:       w,
-		notify:  notifier{log: w.cfg.Log},
+		notify:  notifier{log: w.cfg.Log, make: w.notify},
 		set:     &Set{},
 		changes: map[string]*change{},
 		taken:   map[string]time.Time{},
@@ -53,16 +54,15 @@ func (e *eye) begin(now time.Time) {
 	e.collect(now)
 	e.watch()
 	e.w.send(e.set)
-	// What changed between loading a file and watching its folder had no event.
-	e.structure = now.Add(quietArrived)
+	e.recheck(now)
 	e.rescan = now.Add(e.notify.interval(e.w.cfg.Rescan))
 }
 
 // next returns when to look again if nothing happens before.
 func (e *eye) next() time.Time {
 	next := e.rescan
-	if !e.structure.IsZero() && e.structure.Before(next) {
-		next = e.structure
+	if !e.check.IsZero() && e.check.Before(next) {
+		next = e.check
 	}
 	for _, c := range e.changes {
 		if due := c.due(); due.Before(next) {
@@ -92,7 +92,6 @@ func (e *eye) hint(event fsnotify.Event, now time.Time) {
 	case ignored(base) && !strings.HasPrefix(base, ".."): // "..data" is how Kubernetes swaps all files of a folder
 	case strings.HasSuffix(base, ".toml"):
 		e.mark(filepath.Join(dir, base), event, now)
-		e.list(now)
 	case event.Has(fsnotify.Create):
 		if info, err := os.Lstat(name); err != nil || !info.Mode().IsRegular() {
 			e.list(now)
@@ -106,8 +105,14 @@ func (e *eye) hint(event fsnotify.Event, now time.Time) {
 
 // list asks for a look at the directories themselves.
 func (e *eye) list(now time.Time) {
-	if e.structure.IsZero() {
-		e.structure = now.Add(quietArrived)
+	e.recheck(now)
+	e.told = true
+}
+
+// recheck asks for a look at the stamps of all files: what changed before its folder was watched had no event.
+func (e *eye) recheck(now time.Time) {
+	if e.check.IsZero() {
+		e.check = now.Add(quietArrived)
 	}
 }
 
@@ -142,8 +147,9 @@ func (e *eye) lost(err error, now time.Time) {
 
 // look takes what has settled and sends a Set if that changes anything.
 func (e *eye) look(now time.Time) {
-	listing := !e.structure.IsZero() && !now.Before(e.structure)
 	rescan := !now.Before(e.rescan)
+	check := rescan || !e.check.IsZero() && !now.Before(e.check)
+	list := rescan || check && e.told
 	if rescan {
 		for file, at := range e.taken {
 			if now.Sub(at) > burstAge {
@@ -151,10 +157,12 @@ func (e *eye) look(now time.Time) {
 			}
 		}
 	}
-	if listing || rescan {
-		e.structure = time.Time{}
+	if list {
 		e.watch()
-		e.find(now, listing && !rescan)
+	}
+	if check {
+		e.find(now, e.told)
+		e.check, e.told = time.Time{}, false
 		if soon := now.Add(e.notify.interval(e.w.cfg.Rescan)); rescan || soon.Before(e.rescan) {
 			e.rescan = soon
 		}
@@ -169,7 +177,7 @@ func (e *eye) look(now time.Time) {
 	if ready {
 		load, resend = e.takeExtra(now)
 	}
-	sent := (listing || rescan || ready || load) && e.load(now)
+	sent := (list || ready || load) && e.load(now)
 	if resend && !sent {
 		e.w.send(e.set)
 	}
@@ -243,12 +251,12 @@ func (e *eye) load(now time.Time) (sent bool) {
 	}
 	changed := !s.sameAs(e.set)
 	e.set = s
-	if e.collect(now) || changed {
-		e.watch()
-		e.list(now) // what changed before it was watched had no event
-	}
 	if changed {
 		e.w.send(s)
+	}
+	if e.collect(now) || changed {
+		e.watch()
+		e.recheck(now)
 	}
 	return changed
 }
@@ -268,9 +276,9 @@ func (e *eye) reload(now time.Time) *Set {
 	e.set = loadDirs(e.w.cfg.Dirs, e.set, e.w.cfg.Options, loading{fresh: true})
 	clear(e.changes)
 	clear(e.extra)
+	e.w.send(e.set)
 	e.collect(now)
 	e.watch()
-	e.list(now)
-	e.w.send(e.set)
+	e.recheck(now)
 	return e.set
 }

@@ -15,6 +15,7 @@ import (
 // up) it says so once, and the watcher looks more often instead.
 type notifier struct {
 	log       *slog.Logger
+	make      func() (*fsnotify.Watcher, error)
 	fs        *fsnotify.Watcher
 	watched   map[string]inode // folder -> what it was when the watch was made
 	exhausted bool             // some folder is not watched
@@ -30,7 +31,7 @@ func (n *notifier) open() {
 	if n.fs != nil {
 		return
 	}
-	w, err := fsnotify.NewWatcher()
+	w, err := n.make()
 	if err != nil {
 		n.complain(err)
 		return

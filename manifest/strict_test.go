@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +60,8 @@ f.toml:8:1: ratio2: unknown key; did you mean "ratio"?`, err.Error())
 	assert.EqualError(t, err, "f.toml:1:1: ratio: must be a finite number")
 	err = DecodeStrict([]byte("a = \n"), "f.toml", &s)
 	assert.ErrorContains(t, err, "f.toml:1:5: ")
+	assert.EqualError(t, DecodeStrict([]byte("a = 1\nx = "+strings.Repeat("[", 1<<20)), "f.toml", &s),
+		"f.toml:2:5005: arrays and tables are nested more than 5000 deep")
 	assert.Panics(t, func() { _ = DecodeStrict(nil, "f.toml", s) })
 	assert.NoError(t, DecodeStrict(nil, "f.toml", &s))
 	assert.Error(t, DecodeStrict([]byte("listen = '\xff'\n"), "f.toml", &s))

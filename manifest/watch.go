@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 const (
@@ -30,6 +32,7 @@ type Watcher struct {
 	rescans chan chan *Set
 	kick    chan struct{} // follow has changed
 	done    chan struct{} // closed when Run has returned
+	notify  func() (*fsnotify.Watcher, error)
 
 	mu     sync.Mutex
 	follow []string
@@ -50,6 +53,7 @@ func NewWatcher(cfg WatchConfig) *Watcher {
 		rescans: make(chan chan *Set),
 		kick:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
+		notify:  fsnotify.NewWatcher,
 	}
 }
 
