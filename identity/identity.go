@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Identity is a user as the kernel sees one, with the names that could be found for it.
@@ -38,7 +39,8 @@ type db interface {
 	group(gid int) (name string, ok bool)
 }
 
-// systemDB is the host's. Without cgo it reads /etc/passwd and /etc/group only, which is why everything has a fall-back.
+// systemDB is the host's. Without cgo package os/user reads /etc/passwd and /etc/group only, and for a caller that those do
+// not know it answers with $USER and $HOME, whoever they belong to: hence the look into the file first.
 type systemDB struct{}
 
 func (systemDB) byID(uid int) (name, home string, ok bool) {
@@ -46,16 +48,37 @@ func (systemDB) byID(uid int) (name, home string, ok bool) {
 	if err != nil {
 		return "", "", false
 	}
+	if other, ok := passwdUID(u.Username); ok && other != uid {
+		return "", "", false
+	}
 	return u.Username, u.HomeDir, true
 }
 
 func (systemDB) byName(name string) (int, bool) {
+	if uid, ok := passwdUID(name); ok {
+		return uid, true
+	}
 	u, err := user.Lookup(name)
 	if err != nil {
 		return 0, false
 	}
 	uid, err := strconv.Atoi(u.Uid)
 	return uid, err == nil
+}
+
+// passwdUID returns the uid of a name's line in /etc/passwd.
+func passwdUID(name string) (int, bool) {
+	data, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(data)) {
+		if f := strings.Split(line, ":"); len(f) > 2 && f[0] == name {
+			uid, err := strconv.Atoi(f[2])
+			return uid, err == nil
+		}
+	}
+	return 0, false
 }
 
 func (systemDB) group(gid int) (string, bool) {
