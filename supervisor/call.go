@@ -24,4 +24,3 @@ func (s *Supervisor) Call(ctx context.Context, slug, method string, params json.
 	}
 	return c.Call(ctx, method, params, opts...)
 }
-

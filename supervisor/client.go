@@ -57,13 +57,7 @@ func (c *client) serve() {
 // unreadable answers a line that could not be had; false where the connection itself is over.
 func (c *client) unreadable(err error) bool {
 	if tooLong, ok := errors.AsType[*protocol.TooLongError](err); ok {
-		detail := map[string]any{"limit": tooLong.Limit}
-		if id := headID(tooLong.Head); id != nil {
-			detail["id"] = id
-		}
-		e := protocol.Errorf(protocol.TooLarge, "the line is longer than max_message of %d bytes; pass large data by path or as an attachment", tooLong.Limit).
-			WithDetail(detail).From(c.p.slug, "")
-		c.write(e.AppendAnswer(nil, nil))
+		c.write(tooLong.Answer().From(c.p.slug, "").AppendAnswer(nil, nil))
 		return true
 	}
 	if files, ok := errors.AsType[*protocol.FilesError](err); ok {
@@ -74,28 +68,6 @@ func (c *client) unreadable(err error) bool {
 		return true
 	}
 	return false
-}
-
-// headID finds the id in the first bytes of a line that is too long to be read whole, where it stands before params.
-func headID(head []byte) json.RawMessage {
-	d := json.NewDecoder(bytes.NewReader(head))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return nil
-	}
-	for d.More() {
-		name, err := d.Token()
-		if err != nil {
-			return nil
-		}
-		var value json.RawMessage
-		if d.Decode(&value) != nil {
-			return nil
-		}
-		if name == "id" {
-			return value
-		}
-	}
-	return nil
 }
 
 // handle acts on one line of a client.
@@ -132,7 +104,7 @@ func (c *client) request(line protocol.Line, m *protocol.Message) {
 		c.mu.Unlock()
 		closeFiles(line.Files)
 		e := protocol.Errorf(protocol.InvalidRequest, "a request with this id is under way on this connection").
-			WithDetail(map[string]any{"id": json.RawMessage(a.id)}).From(c.p.slug, "")
+			WithDetail(protocol.IDDetail(a.id)).From(c.p.slug, "")
 		c.write(e.AppendAnswer(nil, nil))
 		return
 	}
@@ -145,6 +117,13 @@ func (c *client) request(line protocol.Line, m *protocol.Message) {
 	if !m.IdempotencyKey.Empty() {
 		r.method = string(method)
 		r.key = protocol.Unquote(m.IdempotencyKey.Of(line.Bytes))
+	}
+	if s := c.p.pool.schemas.Load(); s != nil {
+		if e := s.check(string(method), m.Params.Of(line.Bytes)); e != nil {
+			r.key = ""
+			r.fail(e.From(c.p.slug, ""))
+			return
+		}
 	}
 	timeout := time.Duration(m.TimeoutMs) * time.Millisecond
 	c.p.pool.submit(r)

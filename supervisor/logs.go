@@ -86,12 +86,14 @@ func logFiles(dir string) []string {
 	return out
 }
 
-// pruneLogs removes the logs of long gone workers. live are the numbers of workers that run.
-func pruneLogs(dir string, live map[int64]bool) {
+// pruneLogs removes the logs of workers long before the one with this number.
+func pruneLogs(dir string, n int64) {
 	files := logFiles(dir)
 	for i, f := range files {
-		n, _ := strconv.ParseInt(strings.TrimSuffix(filepath.Base(f), ".log"), 10, 64)
-		if i < len(files)-keepLogs && !live[n] {
+		if i >= len(files)-keepLogs {
+			return
+		}
+		if k, err := strconv.ParseInt(strings.TrimSuffix(filepath.Base(f), ".log"), 10, 64); err == nil && k < n {
 			_ = os.Remove(f)
 		}
 	}

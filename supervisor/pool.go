@@ -28,6 +28,7 @@ type pool struct {
 	timeout atomic.Int64 // limits.requestTimeout, for lanes, which must not take mu
 	// maxMessage bounds the lines of new connections.
 	maxMessage atomic.Int64
+	schemas    atomic.Pointer[schemas] // nil: no tool declares one
 
 	mu         sync.Mutex
 	limits     limits

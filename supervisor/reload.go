@@ -38,6 +38,12 @@ func (p *provider) apply(m *manifest.Manifest, warnings []string) {
 	}
 	edited := p.applied != hash
 	p.applied, p.stamp = hash, stamp
+	p.replans = 0
+	p.plan(m, warnings, edited)
+}
+
+// plan makes a plan apart from the provider's goroutine and brings it into force, unless a newer one was asked for meanwhile.
+func (p *provider) plan(m *manifest.Manifest, warnings []string, edited bool) {
 	p.planning++
 	n := p.planning
 	p.lives.Go(func() {
@@ -79,12 +85,15 @@ func (p *provider) onPlanned(m *manifest.Manifest, plan *execenv.Plan, err error
 			p.resize()
 			p.failPlan(err)
 		}
+		p.planAgain(m, warnings, err)
 		return
 	}
+	p.replans = 0
 	p.rejected = nil
 	p.manifest = m
 	p.warnings = append(append([]string(nil), warnings...), plan.Warnings...)
 	p.pool.setLimits(limitsOf(m))
+	p.pool.setSchemas(compileSchemas(m, p.log))
 	s := &spec{manifest: m, plan: plan, run: runKey(m, plan)}
 	first, current := p.spec == nil, p.spec
 	if p.roll != nil {
@@ -110,6 +119,23 @@ func (p *provider) onPlanned(m *manifest.Manifest, plan *execenv.Plan, err error
 		p.boot()
 	}
 	p.demand()
+}
+
+// planAgain tries once more later where the reason may pass: a probe that met its deadline, an engine that does not answer.
+func (p *provider) planAgain(m *manifest.Manifest, warnings []string, err error) {
+	e, ok := errors.AsType[*execenv.Error](err)
+	if !ok || e.Kind != execenv.Transient && e.Kind != execenv.EngineUnavailable {
+		return
+	}
+	p.replans++
+	n := p.planning
+	time.AfterFunc(min(5*time.Second<<min(p.replans-1, 4), time.Minute), func() {
+		p.post(func() {
+			if n == p.planning && p.closing == open {
+				p.plan(m, warnings, true)
+			}
+		})
+	})
 }
 
 // failPlan makes a provider without any plan failed: its requests hear why.

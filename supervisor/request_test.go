@@ -360,3 +360,24 @@ func TestLogs(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, out, "/logs/echo/")
 }
+
+// params are checked against the input_schema that a tool declares; the worker never sees what does not fit.
+func TestToolSchemas(t *testing.T) {
+	r := newRig(t)
+	runs := filepath.Join(t.TempDir(), "runs")
+	body := quick + `[[tools]]
+name = "say"
+method = "echo"
+description = "Says it."
+input_schema = { type = "object", properties = { text = { type = "string" } }, required = ["text"], additionalProperties = false }
+`
+	r.serve("echo", body, "RUNS="+runs)
+	c := r.dial("echo")
+	require.Nil(t, c.call("echo", `{"text":"fits","_meta":{"timeoutMs":60000}}`).Error)
+	for _, bad := range []string{`{}`, `{"text":1}`, `{"text":"x","more":1}`} {
+		a := c.call("echo", bad)
+		require.Equal(t, protocol.InvalidParams, a.kind(), bad)
+	}
+	require.Equal(t, protocol.MethodNotFound, c.call("other", `{"anything":1}`).kind())
+	require.Equal(t, []string{"echo_fits", "other_"}, lines(runs))
+}

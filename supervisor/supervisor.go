@@ -120,8 +120,8 @@ func (s *Supervisor) shutdown() error {
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
-	s.apply.Lock() // a reconcile under way comes to its end first
-	defer s.apply.Unlock()
+	s.apply.Lock() // a reconcile under way comes to its end first; later ones see that it is over
+	s.apply.Unlock()
 	s.cancel()
 	providers := s.all()
 	for _, p := range providers {
@@ -186,6 +186,7 @@ func followed(set *manifest.Set) []string {
 func (s *Supervisor) take(st step) {
 	p := s.lookup(st.slug)
 	switch {
+	case p == nil && (st.entry == nil || st.entry.Manifest == nil): // it ended this instant
 	case st.entry == nil:
 		p.post(func() { p.close(removed) })
 	case p == nil:

@@ -228,6 +228,7 @@ func (p *provider) sweep(f *life, w *worker, asked bool) {
 		_ = execenv.RemoveTmp(f.paths.tmp)
 		f.wg.Wait()
 		f.proc.release()
+		pruneLogs(p.sup.logDir(p.slug), f.n)
 		if asked {
 			p.post(func() { p.onStopped(w, f) })
 		}
