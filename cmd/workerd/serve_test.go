@@ -87,6 +87,20 @@ func (r *rig) started(slug string) {
 	require.Contains(r.t, r.out.String(), slug+": ready")
 }
 
+// workers are the ids of the workers that status shows.
+func (r *rig) workers() []string {
+	r.t.Helper()
+	var s protocol.Status
+	require.NoError(r.t, json.Unmarshal([]byte(r.ok("status", "--json")), &s))
+	var ids []string
+	for _, p := range s.Providers {
+		for _, w := range p.Workers {
+			ids = append(ids, w.ID)
+		}
+	}
+	return ids
+}
+
 func TestServeCallEditAndStop(t *testing.T) {
 	r := newRig(t)
 	file := r.words()
@@ -117,10 +131,13 @@ func TestServeCallEditAndStop(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, append(data, "nonsense = 1\n"...), 0o644))
 	r.ok("reload")
 	require.Contains(t, r.ok("status"), "nonsense")
+	before := r.workers()
+	require.Len(t, before, 1)
 	require.NoError(t, os.WriteFile(file, append(data, "\n[env.variables]\nA = \"b\"\n"...), 0o644))
 	require.NoError(t, d.Process.Signal(syscall.SIGHUP))
 	eventually(t, "the edit is in force", func() bool {
-		return strings.Contains(d.log.String(), "words/2") && !strings.Contains(r.ok("status"), "nonsense")
+		now := r.workers()
+		return len(now) == 1 && now[0] != before[0] && !strings.Contains(r.ok("status"), "nonsense")
 	})
 	r.ok("call", "words", "count", "text=x")
 
@@ -181,6 +198,7 @@ def load(ctx):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 @worker.method
 def hang(model, ctx):
+    ctx.progress(0, "hanging")
     while True:
         time.sleep(1)
 @worker.method
@@ -220,11 +238,11 @@ func TestCallIsCancelledByTheFirstInterrupt(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(file), "worker.py"), []byte(stubborn), 0o644))
 	r.startDaemon()
 	r.started("words")
-	call := r.binary("call", "words", "hang")
+	call := r.binary("call", "words", "hang", "--progress")
 	var stderr lockedBuffer
 	call.Stderr = &stderr
 	require.NoError(t, call.Start())
-	eventually(t, "the request runs", func() bool { return strings.Contains(r.ok("status", "words"), "1 running") })
+	eventually(t, "the worker is at it", func() bool { return strings.Contains(stderr.String(), "hanging") })
 	require.NoError(t, call.Process.Signal(syscall.SIGINT))
 	require.Error(t, call.Wait())
 	require.Equal(t, exitFailed, call.ProcessState.ExitCode())
