@@ -4,8 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 )
 
@@ -71,9 +69,8 @@ func (e *eye) collect(now time.Time) (added bool) {
 	return added
 }
 
-// takeExtra takes the followed files that have settled. load says that manifests are to be judged again, resend that a
-// file which a caller follows has other content.
-func (e *eye) takeExtra(now time.Time) (load, resend bool) {
+// takeExtra takes the followed files that have settled, and reports whether one that a caller follows has other content.
+func (e *eye) takeExtra(now time.Time) (changed bool) {
 	for path, x := range e.extra {
 		c := e.changes[path]
 		if c == nil || !c.ready {
@@ -84,17 +81,14 @@ func (e *eye) takeExtra(now time.Time) (load, resend bool) {
 			c.ready, c.last = false, now
 			continue
 		}
-		if sum != x.sum {
-			load = load || !x.asked
-			resend = resend || x.asked
-		}
+		changed = changed || x.asked && sum != x.sum
 		x.stamp, x.sum = c.stamp, sum
 		if !e.manifestName(path) {
 			delete(e.changes, path)
 			e.taken[path] = now
 		}
 	}
-	return load, resend
+	return changed
 }
 
 // maxHashed is the size up to which the content of a followed file is compared; of a larger one, such as an interpreter
@@ -117,6 +111,11 @@ func contentSum(path string, now stamp) [32]byte {
 	return sha256.Sum256([]byte(fmt.Sprintf("stamp %d %d %d %d", now.dev, now.ino, now.size, now.mtime)))
 }
 
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
 // folderNames lists a folder without what comes and goes by itself.
 func folderNames(path string) []string {
 	entries, err := os.ReadDir(path)
@@ -130,61 +129,4 @@ func folderNames(path string) []string {
 		}
 	}
 	return names
-}
-
-// watch points the notifier at every folder in which something could happen that matters.
-func (e *eye) watch() {
-	e.names, e.roots = map[string][]string{}, map[string]string{}
-	e.folders, e.listed = map[string]bool{}, map[string]bool{}
-	watched := map[string]bool{}
-	traced := map[string]bool{}
-	t := newTracer()
-	add := func(path, file string) (real string) {
-		if file != "" && traced[file] {
-			return ""
-		}
-		traced[file] = true
-		names, real := t.trace(path)
-		for _, name := range names {
-			e.names[name] = append(e.names[name], file)
-			watched[filepath.Dir(name)] = true
-		}
-		return real
-	}
-	for _, dir := range e.w.cfg.Dirs {
-		real := add(dir, "")
-		if real == "" {
-			continue
-		}
-		e.roots[real] = dir
-		watched[real] = true
-		entries, err := os.ReadDir(real)
-		if err != nil {
-			continue
-		}
-		for _, entry := range entries {
-			name := entry.Name()
-			file := filepath.Join(dir, name)
-			switch {
-			case ignored(name):
-				continue
-			case isFolder(filepath.Join(real, name), entry):
-				e.folders[filepath.Join(real, name)] = true
-				file = filepath.Join(file, folderManifest)
-			case !strings.HasSuffix(name, ".toml"):
-				continue
-			}
-			if add(file, file) != "" {
-				e.listed[file] = true
-			}
-		}
-	}
-	for file := range e.set.files {
-		add(file, file)
-	}
-	for path := range e.extra {
-		add(path, path)
-	}
-	e.notify.checkRemote(e.w.cfg.Dirs)
-	e.notify.point(watched)
 }

@@ -23,6 +23,7 @@ type eye struct {
 	names   map[string][]string // a name that events may have -> the files it concerns, "" for the directories themselves
 	roots   map[string]string   // resolved manifest directory -> its path as configured
 	folders map[string]bool     // resolved folders in the manifest directories
+	inside  map[string][]string // resolved folder -> the followed paths that lead to it
 	listed  map[string]bool     // manifest files that are there
 
 	changes map[string]*change
@@ -81,6 +82,11 @@ func (e *eye) hint(event fsnotify.Event, now time.Time) {
 			e.list(now)
 		} else {
 			e.mark(file, event, now)
+		}
+	}
+	if !event.Has(fsnotify.Write) && !event.Has(fsnotify.Chmod) {
+		for _, folder := range e.inside[filepath.Dir(name)] {
+			e.change(folder, now).last = now
 		}
 	}
 	dir, inRoot := e.roots[filepath.Dir(name)]
@@ -173,11 +179,8 @@ func (e *eye) look(now time.Time) {
 		c.folder = c.stamp == stamp{} && e.rootGone(file)
 		ready = ready || c.ready
 	}
-	var load, resend bool
-	if ready {
-		load, resend = e.takeExtra(now)
-	}
-	sent := (list || ready || load) && e.load(now)
+	resend := ready && e.takeExtra(now)
+	sent := (list || ready) && e.load(now)
 	if resend && !sent {
 		e.w.send(e.set)
 	}

@@ -67,3 +67,64 @@ func (t *tracer) trace(path string) (names []string, real string) {
 	}
 	return append(names, real), real
 }
+
+// watch points the notifier at every folder in which something could happen that matters.
+func (e *eye) watch() {
+	e.names, e.roots = map[string][]string{}, map[string]string{}
+	e.folders, e.listed = map[string]bool{}, map[string]bool{}
+	e.inside = map[string][]string{}
+	watched := map[string]bool{}
+	traced := map[string]bool{}
+	t := newTracer()
+	add := func(path, file string) (real string) {
+		if file != "" && traced[file] {
+			return ""
+		}
+		traced[file] = true
+		names, real := t.trace(path)
+		for _, name := range names {
+			e.names[name] = append(e.names[name], file)
+			watched[filepath.Dir(name)] = true
+		}
+		return real
+	}
+	for _, dir := range e.w.cfg.Dirs {
+		real := add(dir, "")
+		if real == "" {
+			continue
+		}
+		e.roots[real] = dir
+		watched[real] = true
+		entries, err := os.ReadDir(real)
+		if err != nil {
+			continue
+		}
+		for _, entry := range entries {
+			name := entry.Name()
+			file := filepath.Join(dir, name)
+			switch {
+			case ignored(name):
+				continue
+			case isFolder(filepath.Join(real, name), entry):
+				e.folders[filepath.Join(real, name)] = true
+				file = filepath.Join(file, folderManifest)
+			case !strings.HasSuffix(name, ".toml"):
+				continue
+			}
+			if add(file, file) != "" {
+				e.listed[file] = true
+			}
+		}
+	}
+	for file := range e.set.files {
+		add(file, file)
+	}
+	for path, x := range e.extra {
+		if real := add(path, path); real != "" && x.asked && isDir(real) {
+			e.inside[real] = append(e.inside[real], path)
+			watched[real] = true
+		}
+	}
+	e.notify.checkRemote(e.w.cfg.Dirs)
+	e.notify.point(watched)
+}

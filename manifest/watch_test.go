@@ -123,7 +123,9 @@ func TestWatchFollowsFiles(t *testing.T) {
 	require.NoError(t, os.Symlink("real/script.py", link))
 	later := filepath.Join(other, "not/yet")
 	w := startWatch(t, dir)
-	w.Follow([]string{link, later})
+	folder := filepath.Join(other, "folder")
+	require.NoError(t, os.Mkdir(folder, 0o755))
+	w.Follow([]string{link, later, folder})
 	w.quiesce(dir)
 	next := func(what string, act func()) {
 		t.Helper()
@@ -142,6 +144,10 @@ func TestWatchFollowsFiles(t *testing.T) {
 		require.NoError(t, os.Rename(link+".new", link))
 	})
 	next("a file that appears counts", func() { write(t, later, "here\n") })
+	next("a new name in a folder counts", func() {
+		write(t, filepath.Join(folder, "__pycache__/x.pyc"), "")
+		write(t, filepath.Join(folder, "module.py"), "")
+	})
 	next("a file that goes counts", func() { require.NoError(t, os.RemoveAll(filepath.Dir(later))) })
 }
 
