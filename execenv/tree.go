@@ -56,8 +56,13 @@ func (c *Children) KillTree(t Tree, scope Scope) []int {
 	if sid, err := unix.Getsid(0); err == nil && sid == t.Session {
 		k.Session = 0 // never our own session, whatever the caller believes
 	}
+	if st, err := ReadStat(t.Root); err != nil || st.Dead() {
+		k.Root = 0
+	}
 	k.run(time.Now().Add(treeBudget))
-	c.ReapOrphans()
+	if len(k.killed) > 0 {
+		c.ReapOrphans()
+	}
 	return k.killed
 }
 
@@ -171,6 +176,9 @@ func (k *treeKill) scan(deadline time.Time) (fresh int, again bool) {
 				k.blank[id]++
 				again = true
 			}
+		}
+		if !news {
+			break
 		}
 		fresh += k.stopBelow(proven, byParent)
 		for _, pid := range k.kids.reapOrphans() {
