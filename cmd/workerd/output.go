@@ -175,8 +175,8 @@ func progressText(p protocol.Progress) string {
 	switch {
 	case p.Total != nil && *p.Total > 0:
 		text = fmt.Sprintf("%3.0f%% %s", 100*p.Progress / *p.Total, text)
-	case p.Progress != 0:
-		text = fmt.Sprintf("%g %s", p.Progress, text)
+	case text == "": // of no known whole a number says little; while a request waits it only counts the reports
+		text = fmt.Sprintf("%g", p.Progress)
 	}
 	return strings.TrimSpace(text)
 }

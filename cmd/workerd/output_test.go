@@ -55,6 +55,6 @@ func TestAgeAndSize(t *testing.T) {
 func TestProgressText(t *testing.T) {
 	require.Equal(t, "40% page 2", progressText(protocol.Progress{Progress: 2, Total: ptr(5.0), Message: "page 2"}))
 	require.Equal(t, "queued", progressText(protocol.Progress{Message: "queued"}))
-	require.Equal(t, "7 rows", progressText(protocol.Progress{Progress: 7, Message: "rows"}))
-	require.Empty(t, progressText(protocol.Progress{}))
+	require.Equal(t, "starting", progressText(protocol.Progress{Progress: 1e-06, Message: "starting"}))
+	require.Equal(t, "7", progressText(protocol.Progress{Progress: 7}))
 }
