@@ -70,6 +70,21 @@ func TestCase68TwoHalves(t *testing.T) {
 	assert.Equal(t, []string{"0", "half"}, w.titles("a"))
 }
 
+func TestCase68TwoHalvesOfANewFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := startWatch(t, dir)
+	file := write(t, filepath.Join(dir, "a.toml"), titled("half"))
+	time.Sleep(300 * time.Millisecond) // the author's own pause
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
+	require.NoError(t, err)
+	_, err = f.WriteString("slug = 'whole'\n")
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	w.waitTitle("whole", "half")
+	assert.Equal(t, []string{"none"}, w.titles("a"))
+}
+
 func TestCase68CopyOfAMegabyte(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -149,6 +164,7 @@ func TestCase68EditorsNames(t *testing.T) {
 
 	// An editor that renames the old file away and writes a new one.
 	require.NoError(t, os.Rename(file, file+"~"))
+	time.Sleep(100 * time.Millisecond) // the editor's own pause
 	write(t, file, titled("1"))
 	w.waitTitle("a", "1")
 	assert.Equal(t, []string{"0", "1"}, w.titles("a"))
