@@ -87,7 +87,7 @@ func runSteps(ctx context.Context, run Runner, h Host, steps []step, base []stri
 	if err != nil {
 		return change{}, nil, err
 	}
-	if !out.complete || res.FD3Cut {
+	if !out.complete || res.Code != 0 || res.FD3Cut {
 		at := steps[min(max(out.at, 0), len(steps)-1)]
 		msg := fmt.Sprintf("%s ended with status %d%s", at.what, res.Code, lastLines(res.Stderr))
 		if res.Code == 0 {
