@@ -29,7 +29,7 @@ func stampOf(info fs.FileInfo) stamp {
 		return stamp{size: info.Size(), mtime: info.ModTime().UnixNano()}
 	}
 	return stamp{
-		dev:   uint64(st.Dev), //nolint:unconvert // the width differs between architectures
+		dev:   st.Dev,
 		ino:   st.Ino,
 		size:  st.Size,
 		mtime: st.Mtim.Nano(),

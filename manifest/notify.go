@@ -88,7 +88,7 @@ func (n *notifier) point(folders map[string]bool) {
 		if unix.Stat(path, &st) != nil {
 			continue
 		}
-		now := inode{uint64(st.Dev), st.Ino}
+		now := inode{st.Dev, st.Ino}
 		before, known := n.watched[path]
 		if known && before == now {
 			continue

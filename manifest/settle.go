@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"errors"
 	"os"
 	"time"
 
@@ -106,5 +107,5 @@ func beingWritten(path string) bool {
 	if err == nil {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
 	}
-	return err == unix.EAGAIN
+	return errors.Is(err, unix.EAGAIN)
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 )
@@ -14,25 +15,26 @@ import (
 // trusted groups may be able to change it. It remembers folders, so it lives for one load only.
 type truster struct {
 	uid     int
-	groups  map[uint32]bool
+	groups  []string // names or numbers
 	folders map[string]error
 }
 
 func newTruster(opt *Options) *truster {
-	t := &truster{uid: opt.UID, groups: map[uint32]bool{}, folders: map[string]error{}}
-	for _, name := range opt.TrustedGroups {
-		if gid, err := strconv.ParseUint(name, 10, 32); err == nil {
-			t.groups[uint32(gid)] = true
-			continue
+	return &truster{uid: opt.UID, groups: opt.TrustedGroups, folders: map[string]error{}}
+}
+
+// group reports whether the group is trusted. Names are looked up only where a group may write at all: a directory
+// service may be slow.
+func (t *truster) group(gid uint32) bool {
+	id := strconv.FormatUint(uint64(gid), 10)
+	return slices.ContainsFunc(t.groups, func(name string) bool {
+		if name == id {
+			return true
 		}
-		// A group that this machine does not know trusts nobody: settings may be shared between machines.
-		if g, err := user.LookupGroup(name); err == nil {
-			if gid, err := strconv.ParseUint(g.Gid, 10, 32); err == nil {
-				t.groups[uint32(gid)] = true
-			}
-		}
-	}
-	return t
+		// A name that this machine does not know trusts nobody: settings may be shared between machines.
+		g, err := user.LookupGroup(name)
+		return err == nil && g.Gid == id
+	})
 }
 
 // folder returns why the folder at path is not to be trusted, nil if it is.
@@ -91,7 +93,7 @@ func (t *truster) owned(path string, info fs.FileInfo) error {
 		return fmt.Errorf("%s belongs to uid %d: it must belong to the caller (uid %d) or root", path, st.Uid, t.uid)
 	case mode&0o002 != 0:
 		return fmt.Errorf("%s is world-writable (mode %04o): chmod o-w %s", path, mode, path)
-	case mode&0o020 != 0 && !t.groups[st.Gid]:
+	case mode&0o020 != 0 && !t.group(st.Gid):
 		return fmt.Errorf("%s is writable for group %s (mode %04o): chmod g-w %s, or name the group in the setting trusted_groups",
 			path, groupName(st.Gid), mode, path)
 	}

@@ -234,9 +234,7 @@ func TestCase70WithoutInotify(t *testing.T) {
 	w := polls(t, unix.EMFILE, dir)
 	rename(t, file, titled("1"))
 	w.waitTitle("a", "1")
-	require.NoError(t, os.WriteFile(file, []byte(titled("half")), 0o644))
-	time.Sleep(300 * time.Millisecond) // the author's own pause
-	require.NoError(t, os.WriteFile(file, []byte(titled("2")), 0o644))
+	write(t, file, titled("2")) // in place
 	w.waitTitle("a", "2")
 	require.NoError(t, os.Remove(file))
 	w.waitTitle("a", "none")

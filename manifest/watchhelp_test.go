@@ -81,6 +81,9 @@ func runWatch(t *testing.T, logs *syncBuffer, watcher *Watcher) *watch {
 		<-done
 	})
 	eventually(t, "the first set is there", func() bool { return w.count() > 0 })
+	// Behind the first set comes a look that would find what a test does at once without any event.
+	begin := time.Now()
+	eventually(t, "the first look is over", func() bool { return time.Since(begin) > 5*quietArrived })
 	return w
 }
 
