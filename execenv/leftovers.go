@@ -8,10 +8,14 @@ import (
 )
 
 // KillInstance kills the workers of an instance that an earlier workerd left behind, with all that descends from them, and
-// returns the pids. They are known by their markers; a process of another instance, or of nobody, is not touched.
-func (c *Children) KillInstance(instance string) []int {
+// returns the pids, but for those whose marker is to be kept. They are known by their markers; a process of another instance, or
+// of nobody, is not touched.
+func (c *Children) KillInstance(instance string, keep func(marker string) bool) []int {
 	var killed []int
 	for _, marker := range liveMarkers(instance) {
+		if keep != nil && keep(marker) {
+			continue
+		}
 		killed = append(killed, c.KillTree(Tree{Marker: marker}, Full)...)
 	}
 	return killed

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -66,11 +67,19 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 // pythonPath returns an interpreter that is no shim: a shim is a script that finds another by the environment.
 func pythonPath(t *testing.T) string {
 	t.Helper()
-	found, err := exec.LookPath("python3")
-	require.NoError(t, err, "the tests need python3 on PATH")
-	out := output(t, exec.Command(found, "-c", "import sys; print(sys.executable)"))
-	return strings.TrimSpace(out)
+	pythonOnce.Do(func() {
+		found, err := exec.LookPath("python3")
+		require.NoError(t, err, "the tests need python3 on PATH")
+		python = strings.TrimSpace(output(t, exec.Command(found, "-c", "import sys; print(sys.executable)")))
+	})
+	require.NotEmpty(t, python)
+	return python
 }
+
+var (
+	pythonOnce sync.Once
+	python     string
+)
 
 // makeVenv makes a venv without pip at dir and returns its interpreter.
 func makeVenv(t *testing.T, dir string) string {

@@ -37,11 +37,9 @@ func findInterpreter(python string) (interpreter, error) {
 		}
 	}
 	if err := inspectProgram(in.Path); err != nil {
-		msg := err.Error()
-		if target, e := os.Readlink(in.Path); e == nil {
-			if _, e := os.Stat(in.Path); e != nil {
-				msg = "interpreter " + msg + "; re-create the venv (its link says " + target + ")"
-			}
+		msg := "interpreter " + err.Error()
+		if _, e := os.Readlink(in.Path); e == nil && !exists(in.Path) {
+			msg += "; re-create the venv"
 		}
 		return in, &Error{Key: "env.python", Msg: msg, Watch: []string{in.Path}}
 	}
@@ -62,6 +60,11 @@ func stamp(path string) string {
 		}
 	}
 	return b.String()
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func isDir(path string) bool {
