@@ -3,6 +3,7 @@ package execenv
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,7 +26,17 @@ import (
 // and reaps what is not registered.
 var kids Children
 
+// helperRemove makes the test binary remove a TMPDIR, and nothing else.
+const helperRemove = "WORKERD_TEST_REMOVE"
+
 func TestMain(m *testing.M) {
+	if tmp := os.Getenv(helperRemove); tmp != "" {
+		if err := RemoveTmp(tmp); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		panic(err)
 	}
