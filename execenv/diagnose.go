@@ -167,9 +167,12 @@ func inspectELF(path string, r io.ReaderAt, depth int) error {
 	return nil
 }
 
-// foreignFormats says whether the kernel may run what is no native program, by binfmt_misc (qemu, java).
+// binfmtMisc is where the kernel shows the formats that it has been taught.
+var binfmtMisc = "/proc/sys/fs/binfmt_misc"
+
+// foreignFormats says whether the kernel may run what is no native program (by qemu, java).
 func foreignFormats() bool {
-	names, _ := os.ReadDir("/proc/sys/fs/binfmt_misc")
+	names, _ := os.ReadDir(binfmtMisc)
 	return len(names) > 2 // besides "register" and "status"
 }
 

@@ -155,7 +155,7 @@ func HasEnv(pid int, entry string) (has, blank bool) {
 	if len(data) == 0 {
 		return false, true
 	}
-	for v := range bytes.SplitSeq(data, []byte{0}) {
+	for v := range bytes.SplitSeq(bytes.TrimSuffix(data, []byte{0}), []byte{0}) {
 		if string(v) == entry {
 			return true, false
 		}
