@@ -907,6 +907,7 @@ class _Service:
     """
 
     STOP_BYTE = bytes([signal.SIGTERM])
+    CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
     DRAIN = 10.0  # seconds for the last answers to be received by a peer that is slow
     LEAVE = 2.0  # seconds from the last answer to the end of the process, whatever its threads and exit handlers do
 
@@ -937,19 +938,23 @@ class _Service:
         self.leave_at = None  # when the process ends, whatever it is at
         self.exit_code = 0
 
+        self.masks = {}  # signal masks of threads that are forking
         self.term = False  # SIGTERM has come
         self.reminders = {}  # context: when its latest progress may be sent
         self.poll = select.poll()
-        self.wake_read, self.wake_write = os.pipe()
-        os.set_blocking(self.wake_read, False)
-        os.set_blocking(self.wake_write, False)
+        # Python's own handler writes the number of a signal to this at once, even when the main thread is deep in a library.
+        # A child that is between fork and exec still shares it, so each byte comes with its writer's pid.
+        self.wake_read, self.wake_write = socket.socketpair()
+        self.wake_read.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.wake_read.setblocking(False)
+        self.wake_write.setblocking(False)
 
     def run(self):
         for method in self.methods.values():
             method.resolve()
-        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self.on_term)
-        os.register_at_fork(after_in_child=self.after_fork)
+        os.register_at_fork(before=self.before_fork, after_in_parent=self.after_fork_here, after_in_child=self.after_fork)
         threading.Thread(target=self.read, name="workerd-reader", daemon=True).start()
         try:
             self.load()
@@ -965,26 +970,32 @@ class _Service:
         sys.exit(self.exit_code)
 
     def on_term(self, signum, frame):
-        # The reader was told by the wakeup descriptor, at once, even when the main thread is deep in a library. This
-        # function runs later; it is there so that a load ends in the usual way, and for a library that took the descriptor.
-        try:
-            os.write(self.wake_write, self.STOP_BYTE)
-        except OSError:
-            pass
+        # The reader knows by the wakeup descriptor. This runs when the main thread comes round to it; it is there so that a
+        # load ends in the usual way, and for the case that a library has taken the descriptor.
+        self.wake(self.STOP_BYTE)
         if self.loading:
             sys.exit(0)
 
-    def wake(self):
+    def wake(self, byte=b"\0"):
         try:
-            os.write(self.wake_write, b"\0")
+            self.wake_write.send(byte)
         except OSError:  # full: it will wake
             pass
+
+    # A SIGTERM for a child just forked must end the child, not be told to its parent over the pipe that both still share.
+
+    def before_fork(self):
+        self.masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def after_fork_here(self):
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.masks.pop(threading.get_ident()))
 
     def after_fork(self):
         """In a forked child: it never serves, and holds nothing open that would hide the parent's death."""
         if signal.getsignal(signal.SIGTERM) == self.on_term:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(-1)
+        self.after_fork_here()
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self.listener.close()
@@ -992,7 +1003,8 @@ class _Service:
             connection.lock = threading.Lock()
             connection.open = False
             connection.sock.close()
-        _close_all([self.wake_read, self.wake_write])
+        self.wake_read.close()
+        self.wake_write.close()
 
     def load(self):
         context = Context(self)
@@ -1173,7 +1185,7 @@ class _Service:
         events = self.poll.poll(self.timeout())
         by_fd = {connection.sock.fileno(): connection for connection in self.connections}
         for fd, event in events:
-            if fd == self.wake_read:
+            if fd == self.wake_read.fileno():
                 self.drain_wakes()
             elif fd in by_fd:
                 self.handle(by_fd[fd], event)
@@ -1218,14 +1230,21 @@ class _Service:
     def drain_wakes(self):
         try:
             while True:
-                data = os.read(self.wake_read, 4096)
-                self.term = self.term or self.STOP_BYTE in data
+                data, creds, _, _ = self.wake_read.recvmsg(4096, socket.CMSG_SPACE(self.CREDENTIALS.size))
+                mine = any(self.CREDENTIALS.unpack(packed)[0] == self.pid for _, _, packed in creds)
+                self.term = self.term or mine and self.STOP_BYTE in data
         except BlockingIOError:
             pass
 
     def stop(self):
         """Take nothing new, finish what there is."""
         now = time.monotonic()
+        self.poll.unregister(self.listener)
+        self.listener.close()
+        try:
+            os.unlink(self.path)
+        except OSError:
+            pass
         with self.lock:
             self.stopping = True
             if self.loading:
@@ -1235,12 +1254,6 @@ class _Service:
             except (KeyError, ValueError):
                 pass
             self.changed.notify_all()
-        self.poll.unregister(self.listener)
-        self.listener.close()
-        try:
-            os.unlink(self.path)
-        except OSError:
-            pass
 
     def accept(self):
         try:
