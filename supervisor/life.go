@@ -31,6 +31,7 @@ type life struct {
 	wg     sync.WaitGroup // its goroutines
 
 	started   time.Time
+	restarts  int // of its seat when it was executed
 	connected bool
 	readyAt   time.Time
 	lanes     []*lane
@@ -55,31 +56,67 @@ type life struct {
 func (f *life) number() uint64 { return f.numbers.Add(1) }
 
 // newLife executes a worker. The process is watched from here on; nothing has been dialled yet.
-func newLife(p *provider, n int64, s *spec) (*life, error) {
-	f := &life{
-		p: p, n: n, id: fmt.Sprintf("%s/%d", p.slug, n), spec: s,
-		started: time.Now(),
-		exited:  make(chan struct{}), gone: make(chan struct{}),
-	}
-	f.complain = limitedComplaints(p.log.With(keyWorker, f.id))
+func newLife(p *provider, n int64, s *spec, restarts int) (*life, error) {
+	f := makeLife(p, n, s)
+	f.restarts = restarts
 	if err := f.exec(); err != nil {
 		if f.paths.tmp != "" {
 			_ = execenv.RemoveTmp(f.paths.tmp)
 		}
 		return nil, err
 	}
-	f.ctx, f.cancel = context.WithCancel(context.Background()) // ends with the process, whatever ends workerd
-	f.wg.Go(func() {
-		f.proc.await()
-		close(f.exited)
-		f.cancel()
-		_ = os.Remove(f.paths.socket) // a forked child may hold the listener: no path leads to it any more
-		p.sup.children.KillTree(execenv.Tree{Marker: f.marker(), Session: f.proc.pid, Root: f.proc.pid}, execenv.Fast)
-		e := f.proc.reap()
-		p.post(func() { p.onExit(f, e) })
-	})
-	f.wg.Go(func() { f.handshake() })
+	f.begin()
 	return f, nil
+}
+
+func makeLife(p *provider, n int64, s *spec) *life {
+	f := &life{
+		p: p, n: n, id: fmt.Sprintf("%s/%d", p.slug, n), spec: s,
+		started: time.Now(),
+		exited:  make(chan struct{}), gone: make(chan struct{}),
+	}
+	f.complain = limitedComplaints(p.log.With(keyWorker, f.id))
+	return f
+}
+
+// begin watches the process and shakes hands with it.
+func (f *life) begin() {
+	f.ctx, f.cancel = context.WithCancel(context.Background()) // ends with the process, whatever ends workerd
+	f.wg.Go(f.watch)
+	f.wg.Go(f.handshake)
+}
+
+// watch follows the process to its end and reaps it and what it left. The record lets a later workerd take over.
+func (f *life) watch() {
+	r := f.record()
+	if !f.proc.adopted {
+		if err := r.save(); err != nil {
+			f.p.log.Warn("no record of the worker: a later workerd cannot adopt it", keyWorker, f.id, keyError, err)
+		}
+	}
+	f.proc.await()
+	close(f.exited)
+	f.cancel()
+	_ = os.Remove(f.paths.socket) // a forked child may hold the listener: no path leads to it any more
+	_ = os.Remove(r.file())
+	tree, scope := execenv.Tree{Marker: f.marker(), Session: f.proc.pid, Root: f.proc.pid, RootStart: f.proc.start}, execenv.Fast
+	if f.proc.adopted {
+		// Not our child: what it orphaned went elsewhere, and nobody holds its session's number for us.
+		tree, scope = execenv.Tree{Marker: f.marker()}, execenv.Full
+	}
+	f.p.sup.children.KillTree(tree, scope)
+	e := f.proc.reap()
+	f.p.post(func() { f.p.onExit(f, e) })
+}
+
+// record describes the worker for a later workerd.
+func (f *life) record() *record {
+	boot, _ := execenv.BootID()
+	return &record{
+		Version: recordVersion, Instance: f.p.sup.cfg.Instance, BootID: boot, Slug: f.p.slug, N: f.n,
+		PID: f.proc.pid, Start: f.proc.start, Run: f.spec.run,
+		Socket: f.paths.socket, Tmp: f.paths.tmp, Log: f.paths.log, Started: f.started.UTC(), Restarts: f.restarts,
+	}
 }
 
 // exec makes the worker's places and executes it.

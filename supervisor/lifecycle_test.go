@@ -317,7 +317,7 @@ func TestCase18Leftovers(t *testing.T) {
 		return cmd
 	}
 	mine, other := start(r.sup.cfg.Instance), start("00000000")
-	r.sup.RemoveLeftovers()
+	r.sup.FindLeftovers()
 	eventually(t, func() bool { return !alive(mine.Process.Pid) }, func() string { return "the leftover is gone" })
 	require.True(t, alive(other.Process.Pid))
 }

@@ -86,15 +86,18 @@ func logFiles(dir string) []string {
 	return out
 }
 
-// pruneLogs removes the logs of workers long before the one with this number.
-func pruneLogs(dir string, n int64) {
-	files := logFiles(dir)
-	for i, f := range files {
-		if i >= len(files)-keepLogs {
-			return
+// pruneLogs removes the logs of workers long gone.
+func (p *provider) pruneLogs() {
+	live := map[string]bool{}
+	if snap := p.snapshot.Load(); snap != nil {
+		for _, w := range snap.Workers {
+			live[strings.TrimPrefix(w.ID, p.slug+"/")+".log"] = true
 		}
-		if k, err := strconv.ParseInt(strings.TrimSuffix(filepath.Base(f), ".log"), 10, 64); err == nil && k < n {
-			_ = os.Remove(f)
+	}
+	files := logFiles(p.sup.logDir(p.slug))
+	for i := 0; i < len(files)-keepLogs; i++ {
+		if !live[filepath.Base(files[i])] {
+			_ = os.Remove(files[i])
 		}
 	}
 }

@@ -57,6 +57,9 @@ func errClosed(c closing) error {
 
 // start makes every replica run; it is done when all are ready, and fails with the reason when one cannot be.
 func (p *provider) start(ctx context.Context, wait bool) error {
+	if err := p.planned(ctx); err != nil {
+		return err
+	}
 	return p.operate(ctx, wait, func() (func() (error, bool), error) {
 		if err := p.runnable(); err != nil {
 			return nil, err
@@ -131,6 +134,9 @@ func (p *provider) stop(ctx context.Context, wait bool) error {
 
 // restart replaces every worker as on_change says. It is done when the new ones are ready and the old ones gone.
 func (p *provider) restart(ctx context.Context, wait bool) error {
+	if err := p.planned(ctx); err != nil {
+		return err
+	}
 	return p.operate(ctx, wait, func() (func() (error, bool), error) {
 		if err := p.runnable(); err != nil {
 			return nil, err
@@ -192,6 +198,7 @@ func (p *provider) close(c closing) {
 		e := errClosed(c).(*protocol.Error).From(p.slug, "")
 		p.cancelCandidate(e.Message)
 		p.pool.refuse(e, e)
+		p.endLeft(e.Message)
 		for _, w := range p.workers {
 			w.again = false
 			if w.state != Stopped {

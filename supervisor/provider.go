@@ -58,6 +58,7 @@ type provider struct {
 	booting  bool                     // waits at the gate, or has passed it
 	gated    bool                     // holds a place in the gate
 
+	left     []*record // workers of an earlier workerd, until the first plan
 	workers  []*worker // seats, then leaving ones and a candidate
 	roll     *roll
 	hist     history

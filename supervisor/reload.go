@@ -104,7 +104,7 @@ func (p *provider) onPlanned(m *manifest.Manifest, plan *execenv.Plan, err error
 		p.spec = s
 		p.recovered()
 		p.resize()
-		p.boot()
+		p.adopt()
 	case current.run != s.run:
 		p.switchTo(s, 0, "a new version")
 	default:
@@ -145,6 +145,7 @@ func (p *provider) failPlan(err error) {
 		p.move(w, evFail, exit.Reason)
 	}
 	p.fail(exit)
+	p.endLeft("no plan can be made of its manifest")
 }
 
 // runKey is what a running worker can see of a version: its fingerprint, and what initialize told it.

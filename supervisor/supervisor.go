@@ -58,7 +58,8 @@ type Supervisor struct {
 	killed   chan struct{}
 	killOnce sync.Once
 
-	apply sync.Mutex // one reconcile at a time; guards ending
+	apply     sync.Mutex // one reconcile at a time; guards leftovers
+	leftovers []*record  // workers of an earlier workerd that no provider has claimed yet
 
 	mu        sync.RWMutex // guards what follows
 	providers map[string]*provider
@@ -165,6 +166,7 @@ func (s *Supervisor) Apply(set *manifest.Set) {
 	for _, st := range steps {
 		s.take(st)
 	}
+	s.endUnclaimed()
 	if s.cfg.Follow != nil {
 		s.cfg.Follow(followed(set))
 	}
@@ -219,6 +221,7 @@ func (s *Supervisor) create(e *manifest.Entry) {
 		return
 	}
 	p.front = front
+	p.left = s.claim(e.Slug)
 	p.apply(e.Manifest, e.Warnings)
 	p.publish()
 	s.mu.Lock()
@@ -399,13 +402,4 @@ func (s *Supervisor) Planned(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// RemoveLeftovers ends what an earlier workerd of this instance left when it was killed: its workers, known by their marker,
-// and their sockets.
-func (s *Supervisor) RemoveLeftovers() {
-	if killed := s.children.KillInstance(s.cfg.Instance); len(killed) > 0 {
-		s.log.Warn("ended the workers that an earlier workerd left behind", keyPID, killed)
-	}
-	_ = os.RemoveAll(filepath.Join(s.cfg.RuntimeDir, "w"))
 }

@@ -33,19 +33,16 @@ func (p *provider) execute(w *worker, e Event, reason string, s *spec) {
 		w.timer.Stop()
 		w.timer = nil
 	}
-	f, err := newLife(p, p.sup.number(), s)
+	f, err := newLife(p, p.sup.number(), s, w.restarts)
 	if err == nil {
 		w.life = f
-		p.lives.Add(1)
-		go func() { defer p.lives.Done(); f.wg.Wait() }()
+		p.track(f)
 	}
 	if !p.move(w, e, reason) {
 		return
 	}
 	if err == nil {
-		if d := s.manifest.Start.Timeout.D(); d > 0 {
-			f.after(d, func() { p.onStartTimeout(f, d) })
-		}
+		p.limitStart(f)
 		return
 	}
 	exit := &protocol.Exit{Reason: err.Error(), Time: time.Now().UTC()}
@@ -54,6 +51,16 @@ func (p *provider) execute(w *worker, e Event, reason string, s *spec) {
 		c = causePermanent
 	}
 	p.died(w, nil, ending{cause: c, code: -1, signature: err.Error()}, exit)
+}
+
+// track makes the provider's end wait for a life's goroutines.
+func (p *provider) track(f *life) { p.lives.Go(f.wg.Wait) }
+
+// limitStart arms start.timeout.
+func (p *provider) limitStart(f *life) {
+	if d := f.spec.manifest.Start.Timeout.D(); d > 0 {
+		f.after(d, func() { p.onStartTimeout(f, d) })
+	}
 }
 
 // after runs fn on the provider's goroutine after d, unless the process has ended by then.
@@ -122,7 +129,12 @@ func (p *provider) onReady(f *life, l *lane) {
 	}
 	f.readyAt = time.Now()
 	f.progress = nil
-	p.move(w, evReady, fmt.Sprintf("ready after %s", f.readyAt.Sub(f.started).Round(time.Millisecond)))
+	if f.proc.adopted && w.state == Starting {
+		f.readyAt = f.started // it was ready before this workerd was; how long it took nobody knows
+		p.move(w, evReady, "adopted")
+	} else {
+		p.move(w, evReady, fmt.Sprintf("ready after %s", f.readyAt.Sub(f.started).Round(time.Millisecond)))
+	}
 	if w.candidate {
 		p.promote(w)
 	}
@@ -228,7 +240,7 @@ func (p *provider) sweep(f *life, w *worker, asked bool) {
 		_ = execenv.RemoveTmp(f.paths.tmp)
 		f.wg.Wait()
 		f.proc.release()
-		pruneLogs(p.sup.logDir(p.slug), f.n)
+		p.pruneLogs()
 		if asked {
 			p.post(func() { p.onStopped(w, f) })
 		}
@@ -390,7 +402,7 @@ func (f *life) describe(e ended) *protocol.Exit {
 		x.Code = &code
 		x.Reason = fmt.Sprintf("exited with code %d", code)
 	default:
-		x.Reason = "ended in an unknown way"
+		x.Reason = "unknown (adopted)" // no child of ours, and a kernel before 6.15
 	}
 	if f.reason != "" {
 		x.Reason += ": " + f.reason

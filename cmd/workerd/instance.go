@@ -132,7 +132,7 @@ func (i *instance) open() (err error) {
 	if i.sup, err = supervisor.New(config); err != nil {
 		return err
 	}
-	i.sup.RemoveLeftovers()
+	i.sup.FindLeftovers()
 	i.server = &control.Server{Backend: i.sup, Metrics: metricsHandler(i.sup.Status), Authorize: sameUser(uid), Log: i.log}
 	return nil
 }

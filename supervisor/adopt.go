@@ -1,0 +1,168 @@
+package supervisor
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"workerd/execenv"
+)
+
+// FindLeftovers looks for the workers of an earlier workerd of this instance that was killed. Those with a record wait for the
+// first Apply, which adopts them or ends them; all else that carries this instance's marker is ended now. It is called once,
+// before the first Apply.
+func (s *Supervisor) FindLeftovers() {
+	dir := filepath.Join(s.cfg.RuntimeDir, "w")
+	boot, err := execenv.BootID()
+	if err != nil {
+		s.log.Error("boot id: workers of an earlier workerd are not adopted", keyError, err)
+	}
+	records, errs := readRecords(dir, s.cfg.Instance, boot)
+	for _, err := range errs {
+		s.log.Warn("ignored", keyError, err)
+	}
+	keep := map[string]bool{}
+	for _, r := range records {
+		p, err := adoptProcess(r.PID, r.Start, s.children)
+		if err != nil {
+			r.remove()
+			continue
+		}
+		if has, _ := execenv.HasEnv(r.PID, execenv.MarkerVar+"="+r.marker()); !has {
+			p.release() // a stranger who got the pid in the same tick: not ours to touch
+			r.remove()
+			continue
+		}
+		p.release()
+		keep[r.marker()] = true
+		s.leftovers = append(s.leftovers, r)
+	}
+	if killed := s.children.KillInstance(s.cfg.Instance, func(marker string) bool { return keep[marker] }); len(killed) > 0 {
+		s.log.Warn("ended workers that an earlier workerd left without a record", keyPID, killed)
+	}
+	s.sweepSockets(dir)
+}
+
+// sweepSockets removes the worker sockets and records that no leftover accounts for.
+func (s *Supervisor) sweepSockets(dir string) {
+	files, _ := filepath.Glob(filepath.Join(dir, "*", "*"))
+	for _, f := range files {
+		ours := slices.ContainsFunc(s.leftovers, func(r *record) bool { return f == r.Socket || f == r.file() })
+		if !ours {
+			_ = os.Remove(f)
+		}
+	}
+}
+
+// claim hands a provider the leftovers of its slug.
+func (s *Supervisor) claim(slug string) []*record {
+	var mine []*record
+	s.leftovers = slices.DeleteFunc(s.leftovers, func(r *record) bool {
+		if r.Slug == slug {
+			mine = append(mine, r)
+		}
+		return r.Slug == slug
+	})
+	return mine
+}
+
+// endUnclaimed ends the leftovers whose provider is not there any more.
+func (s *Supervisor) endUnclaimed() {
+	for _, r := range s.leftovers {
+		s.wg.Go(func() { s.endLeftover(r, 30*time.Second, "its manifest is gone") })
+	}
+	s.leftovers = nil
+}
+
+// endLeftover stops a worker of an earlier workerd as any other is stopped, and returns when it and its tree are gone.
+func (s *Supervisor) endLeftover(r *record, patience time.Duration, why string) {
+	log := s.log.With(keyProvider, r.Slug, keyPID, r.PID, keyReason, why)
+	if p, err := adoptProcess(r.PID, r.Start, s.children); err == nil {
+		log.Info("the worker of an earlier workerd is ended")
+		if patience > 0 {
+			kill := time.AfterFunc(patience, func() { p.signal(syscall.SIGKILL) })
+			defer kill.Stop()
+		}
+		p.signal(syscall.SIGTERM)
+		done := make(chan struct{})
+		go func() { defer close(done); p.await() }()
+		select {
+		case <-done:
+		case <-s.killed:
+			p.signal(syscall.SIGKILL)
+			<-done
+		}
+		p.release()
+	}
+	s.children.KillTree(execenv.Tree{Marker: r.marker()}, execenv.Full)
+	r.remove()
+}
+
+// adopt takes over the leftovers that run the version in force, one a seat, and ends the others. Afterwards, on the
+// provider's goroutine, the provider boots what is missing.
+func (p *provider) adopt() {
+	left := p.left
+	p.left = nil
+	seats := p.seats()
+	var end []*record
+	for _, r := range left {
+		if p.held || r.Run != p.spec.run || len(seats) == 0 {
+			end = append(end, r)
+			continue
+		}
+		f, err := adoptLife(p, r, p.spec)
+		if err != nil {
+			r.remove()
+			continue
+		}
+		w := seats[0]
+		seats = seats[1:]
+		w.life, w.restarts = f, r.Restarts
+		p.track(f)
+		p.move(w, evStart, "adopted from the workerd before")
+		p.limitStart(f)
+	}
+	if len(end) == 0 {
+		p.boot()
+		return
+	}
+	patience := p.manifest.Start.StopTimeout.D()
+	p.lives.Go(func() {
+		for _, r := range end {
+			p.sup.endLeftover(r, patience, "it runs another version than the manifest's")
+		}
+		p.post(func() {
+			p.boot()
+			p.demand()
+		})
+	})
+}
+
+// endLeft ends the leftovers of a provider that will not run them.
+func (p *provider) endLeft(why string) {
+	patience := 30 * time.Second
+	if p.manifest != nil {
+		patience = p.manifest.Start.StopTimeout.D()
+	}
+	for _, r := range p.left {
+		p.lives.Go(func() { p.sup.endLeftover(r, patience, why) })
+	}
+	p.left = nil
+}
+
+// adoptLife makes a life of a leftover: its process is not a child of ours, and it has its places already.
+func adoptLife(p *provider, r *record, s *spec) (*life, error) {
+	f := makeLife(p, r.N, s)
+	f.started = r.Started
+	f.restarts = r.Restarts
+	f.paths = paths{socket: r.Socket, tmp: r.Tmp, log: r.Log}
+	proc, err := adoptProcess(r.PID, r.Start, p.sup.children)
+	if err != nil {
+		return nil, err
+	}
+	f.proc = proc
+	f.begin()
+	return f, nil
+}

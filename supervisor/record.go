@@ -1,0 +1,108 @@
+package supervisor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"workerd/execenv"
+)
+
+// recordVersion is that of the record's format. A record of another one is ignored, and its worker ended.
+const recordVersion = 1
+
+// record is what a later workerd needs to know of a running worker to take it over. It lies beside the worker's socket as
+// <n>.json, written by rename, from soon after the exec to the worker's end.
+type record struct {
+	Version  int       `json:"version"`
+	Instance string    `json:"instance"`
+	BootID   string    `json:"boot_id"`
+	Slug     string    `json:"slug"`
+	N        int64     `json:"n"`
+	PID      int       `json:"pid"`
+	Start    uint64    `json:"start"` // clock ticks after boot
+	Run      string    `json:"run"`   // the version that it runs, see runKey
+	Socket   string    `json:"socket"`
+	Tmp      string    `json:"tmp"`
+	Log      string    `json:"log"`
+	Started  time.Time `json:"started"`
+	Restarts int       `json:"restarts"`
+}
+
+func (r *record) marker() string { return execenv.Marker(r.Instance, r.Slug, r.N) }
+
+// file is where the record lies.
+func (r *record) file() string { return strings.TrimSuffix(r.Socket, ".sock") + ".json" }
+
+// save writes the record so that it is whole or not there, also after a loss of power.
+func (r *record) save() error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	tmp := r.file() + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, r.file())
+	}
+	if err != nil {
+		_ = os.Remove(tmp)
+	}
+	return err
+}
+
+// remove takes away what lies around for the worker: record, socket and TMPDIR.
+func (r *record) remove() {
+	_ = os.Remove(r.file())
+	_ = os.Remove(r.Socket)
+	if r.Tmp != "" {
+		_ = execenv.RemoveTmp(r.Tmp)
+	}
+}
+
+// readRecords reads the records below <runtime>/w. A torn one, or one of another instance, is an error of its own and hides no
+// other.
+func readRecords(dir, instance, bootID string) (records []*record, errs []error) {
+	files, _ := filepath.Glob(filepath.Join(dir, "*", "*.json"))
+	for _, file := range files {
+		r, err := readRecord(file)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("worker record %s: %w", file, err))
+		case r.Version != recordVersion || r.Instance != instance:
+			errs = append(errs, fmt.Errorf("worker record %s: version %d of instance %s, not version %d of %s", file, r.Version, r.Instance, recordVersion, instance))
+		case r.file() != file:
+			errs = append(errs, fmt.Errorf("worker record %s: names another file, %s", file, r.file()))
+		case r.BootID == bootID: // what an earlier boot left is no process of today
+			records = append(records, r)
+		}
+	}
+	return records, errs
+}
+
+func readRecord(file string) (*record, error) {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), file)
+	defer func() { _ = f.Close() }()
+	d := json.NewDecoder(f)
+	d.DisallowUnknownFields()
+	r := new(record)
+	if err := d.Decode(r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
