@@ -41,7 +41,7 @@ func (a *app) explain(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	m, warnings, err := b.find(name)
+	m, warnings, err := b.find(a.running(ctx, name))
 	if err != nil {
 		return err
 	}
@@ -67,6 +67,22 @@ func (a *app) explain(ctx context.Context, name string) error {
 	a.printPlan(pl)
 	a.printKeys(m, keys)
 	return nil
+}
+
+// running returns the path of the manifest that the running workerd has for a slug, since that may read other directories than
+// this command's settings name; name itself where there is none, or where --providers says which are meant.
+func (a *app) running(ctx context.Context, name string) string {
+	if strings.Contains(name, "/") || a.flags["providers"] != nil {
+		return name
+	}
+	c, err := a.client()
+	if err != nil {
+		return name
+	}
+	if p, err := c.Provider(ctx, name); err == nil && p.Manifest != "" {
+		return p.Manifest
+	}
+	return name
 }
 
 // find loads the manifest that a path names, or else that a slug has in the configured directories.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +21,7 @@ func lockRuntimeDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = flockSoon(f)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		holder := "another workerd"
 		if data, readErr := io.ReadAll(io.LimitReader(f, 32)); readErr == nil && len(data) > 0 {
@@ -40,4 +41,18 @@ func lockRuntimeDir(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// lockPatience is how long the lock may still be held by a workerd that has just been killed and is on its way out.
+const lockPatience = time.Second
+
+func flockSoon(f *os.File) error {
+	deadline := time.Now().Add(lockPatience)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
