@@ -1,6 +1,7 @@
 package execenv
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,11 @@ type Probe struct {
 	Argv []string // argv[0] is an absolute path
 	Env  []string
 	Dir  string // "/" where empty
+	// Stdin is what the command may read; it may hold secrets.
+	Stdin []byte
+	// Stdout and Stderr take what the command prints, as it comes and whole; where nil, the result keeps the end of it. The
+	// same writer for both gets the two in order.
+	Stdout, Stderr io.Writer
 }
 
 // ProbeResult is what a finished Probe said. Each stream is cut at a bound: Stdout and Stderr keep their last bytes, which
@@ -44,8 +50,10 @@ var _ Runner = OSRunner{}
 const (
 	streamLimit = 64 << 10
 	fd3Limit    = 4 << 20
-	// pipeDelay bounds the wait for a pipe that a process outside the group holds open.
-	pipeDelay = 500 * time.Millisecond
+	// pipeDelay bounds the wait for a pipe that a process outside the group holds open, and drainDelay that for a writer that
+	// takes what the command has left in its pipe.
+	pipeDelay  = 500 * time.Millisecond
+	drainDelay = 10 * time.Second
 )
 
 // Run implements Runner.
@@ -67,6 +75,15 @@ func (r OSRunner) Run(ctx context.Context, p Probe) (ProbeResult, error) {
 	}
 	if cmd.Dir == "" {
 		cmd.Dir = "/"
+	}
+	if p.Stdin != nil {
+		cmd.Stdin = bytes.NewReader(p.Stdin)
+	}
+	if p.Stdout != nil {
+		cmd.Stdout, cmd.WaitDelay = p.Stdout, drainDelay
+	}
+	if p.Stderr != nil {
+		cmd.Stderr, cmd.WaitDelay = p.Stderr, drainDelay
 	}
 	pid, err := r.Children.Start(func() (int, error) {
 		if err := cmd.Start(); err != nil {
