@@ -1728,7 +1728,7 @@ class Client:
 
     def _attempt(self, call, on_progress):
         id, line = call.line()
-        link, sent = None, False
+        link = None
         try:
             for link in self._links(call):
                 try:
@@ -1741,11 +1741,10 @@ class Client:
                     error = e
             else:
                 raise error
-            sent = True
             message, fds = self._answer(link, call, id, on_progress)
         except BaseException as e:
             if link is not None:
-                if sent and not (isinstance(e, WorkerdError) and e.kind == "connection_lost"):
+                if not (isinstance(e, WorkerdError) and e.kind == "connection_lost"):
                     _try_send(link, _cancel_line(id, type(e).__name__))
                 link.close()
             raise
@@ -1759,7 +1758,9 @@ class Client:
         """An idle connection where there is one, and a new one for the case that nothing can be sent on that."""
         with self._lock:
             if self._pid != os.getpid():  # after a fork the connections are the parent's
-                self._pid, self._idle = os.getpid(), []
+                self._pid = os.getpid()
+                while self._idle:
+                    self._idle.pop().close()
             link = self._idle.pop() if self._idle else None
         if link is not None:
             if not _stale(link.sock):

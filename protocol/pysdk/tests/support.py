@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import unittest
 
@@ -53,11 +54,12 @@ def eventually(condition, what):
 class Connection:
     """A raw connection: lines out, lines in."""
 
-    def __init__(self, path):
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def __init__(self, path, sock=None):
+        self.sock = sock or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(LONG)
         try:
-            self.sock.connect(path)
+            if sock is None:
+                self.sock.connect(path)
         except OSError:
             self.sock.close()
             raise
@@ -135,6 +137,61 @@ class Connection:
 
     def close(self):
         self.sock.close()
+
+
+class Server:
+    """A front socket in the hands of a test: it accepts when told to, reads and writes as told."""
+
+    def __init__(self, case, path, backlog=16):
+        self.case = case
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.settimeout(LONG)
+        self.listener.bind(path)
+        self.listener.listen(backlog)
+        case.addCleanup(self.listener.close)
+
+    def accept(self):
+        sock, _ = self.listener.accept()
+        connection = Connection(None, sock)
+        self.case.addCleanup(connection.close)
+        return connection
+
+
+class Background:
+    """A function in a thread of its own: result() waits for it, and raises what it raised."""
+
+    def __init__(self, function, *args, **kwargs):
+        self.value = self.error = None
+
+        def run():
+            try:
+                self.value = function(*args, **kwargs)
+            except BaseException as e:
+                self.error = e
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+
+    def result(self):
+        self.thread.join(LONG)
+        if self.thread.is_alive():
+            raise AssertionError("it goes on and on")
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def answer(message, result, connection, fds=()):
+    """Answer a request."""
+    connection.send({"jsonrpc": "2.0", "id": message["id"], "result": result}, fds)
+
+
+def refuse(message, kind, connection, id=True, **data):
+    """Answer a request with an error; id=None for the errors that have none."""
+    import workerd
+    code, retryable = workerd.KINDS.get(kind, (-32000, False))
+    data = dict({"kind": kind, "retryable": retryable}, **data)
+    connection.send({"jsonrpc": "2.0", "id": message["id"] if id is True else id,
+                     "error": {"code": code, "message": "refused: " + kind, "data": data}})
 
 
 class WorkerCase(unittest.TestCase):
