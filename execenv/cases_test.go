@@ -133,6 +133,13 @@ print("ok")
 	assert.Equal(t, "", pl.Env["A"], "a setup sees no secret")
 	assert.Equal(t, "ok\n", run(t, h, m))
 
+	// A variable of the manifest is one, also under the name that a secret is taken from.
+	m.Env.Variables = map[string]string{"LAB_TOKEN": "public", "TOKEN": "overridden"}
+	pl, err = p.Plan(context.Background(), m)
+	require.NoError(t, err)
+	assert.Equal(t, "public", pl.Env["LAB_TOKEN"])
+	assert.NotContains(t, pl.Env, "TOKEN")
+
 	for name, s := range map[string]manifest.Secret{"unset": {Env: "NOT_SET"}, "missing": {File: file + "x"}} {
 		m.Env.Secrets = map[string]manifest.Secret{"TOKEN": s}
 		_, err := p.Plan(context.Background(), m)

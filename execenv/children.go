@@ -2,7 +2,9 @@ package execenv
 
 import (
 	"errors"
+	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,30 +15,42 @@ import (
 //
 // The zero value is ready. Its methods may be called from any goroutine.
 type Children struct {
-	// fork is held for reading from before a fork until its pid is in known, and for writing while the kernel's list of our
-	// children is compared with known: a child just forked is never taken for an orphan. It comes before mu.
-	fork sync.RWMutex
-
 	mu sync.Mutex
 	// known counts, since a pid can be forked again between the reaping of its first bearer and the call of Done for it.
 	known map[int]int
+	// forking holds when each of the forks under way began. Until it is registered, its child cannot be told from an orphan
+	// except by its age. No lock is held meanwhile: an exec may take as long as a file system likes.
+	forking []uint64
+	skipped bool // a child was passed over for that reason
 }
 
 // Start runs fork, which returns the pid of the child that it made, and registers that.
 func (c *Children) Start(fork func() (pid int, err error)) (int, error) {
-	c.fork.RLock()
-	defer c.fork.RUnlock()
-	pid, err := fork()
-	if err != nil {
-		return pid, err
-	}
+	began := bootTicks()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.known == nil {
-		c.known = map[int]int{}
+	c.forking = append(c.forking, began)
+	c.mu.Unlock()
+
+	pid, err := fork()
+
+	c.mu.Lock()
+	if err == nil {
+		if c.known == nil {
+			c.known = map[int]int{}
+		}
+		c.known[pid]++
 	}
-	c.known[pid]++
-	return pid, nil
+	i := slices.Index(c.forking, began)
+	c.forking = slices.Delete(c.forking, i, i+1)
+	again := c.skipped && len(c.forking) == 0
+	if again {
+		c.skipped = false
+	}
+	c.mu.Unlock()
+	if again {
+		c.ReapOrphans()
+	}
+	return pid, err
 }
 
 // Done runs reap, which waits for the registered child, and then forgets it. reap may block.
@@ -56,7 +70,8 @@ func (c *Children) Known(pid int) bool {
 	return c.known[pid] > 0
 }
 
-// ReapOrphans reaps the children that ended and that nobody here waits for, and returns how many those were.
+// ReapOrphans reaps the children that ended and that nobody here waits for, and returns how many those were. It never waits,
+// neither for a child nor for a fork.
 func (c *Children) ReapOrphans() int { return len(c.reapOrphans()) }
 
 func (c *Children) reapOrphans() (reaped []int) {
@@ -86,12 +101,41 @@ func (c *Children) Orphans() []int {
 	return out
 }
 
+// eachOrphan calls f, which may not block, for each child that is certainly nobody's.
 func (c *Children) eachOrphan(f func(pid int)) {
-	c.fork.Lock()
-	defer c.fork.Unlock()
 	for _, pid := range ChildPIDs(unix.Getpid()) {
-		if !c.Known(pid) {
-			f(pid)
+		c.mu.Lock()
+		if c.known[pid] == 0 {
+			if c.young(pid) {
+				c.skipped = true
+			} else {
+				f(pid)
+			}
 		}
+		c.mu.Unlock()
 	}
+}
+
+// young says whether a child may be that of a fork under way. The caller holds mu.
+func (c *Children) young(pid int) bool {
+	if len(c.forking) == 0 {
+		return false
+	}
+	st, err := ReadStat(pid)
+	return err != nil || st.Start >= slices.Min(c.forking)
+}
+
+// unregistered lists the children that are not registered: orphans, and children of forks under way.
+func (c *Children) unregistered() []int {
+	return slices.DeleteFunc(ChildPIDs(unix.Getpid()), c.Known)
+}
+
+// bootTicks is the time in the unit and rounding of Stat.Start.
+func bootTicks() uint64 {
+	const hz = 100 // of all that /proc shows, whatever the kernel's own
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0 // before every child: none is reaped while a fork is under way
+	}
+	return uint64(ts.Nano() / (int64(time.Second) / hz))
 }

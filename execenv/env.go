@@ -70,10 +70,20 @@ func inherit(own environ, secrets map[string]manifest.Secret) environ {
 	return e
 }
 
+// dropSecrets takes out what secrets are named and taken from.
 func dropSecrets(e environ, secrets map[string]manifest.Secret) {
 	for name, s := range secrets {
 		delete(e, name)
 		delete(e, s.Env)
+	}
+}
+
+// setVariables sets the manifest's variables, but for those that are secrets.
+func setVariables(e environ, m *manifest.Manifest) {
+	for name, v := range m.Env.Variables {
+		if _, secret := m.Env.Secrets[name]; !secret {
+			e[name] = v
+		}
 	}
 }
 

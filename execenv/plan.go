@@ -3,23 +3,23 @@ package execenv
 import "workerd/manifest"
 
 // Plan is all that a worker of one manifest is run with, as values: making it starts nothing. `workerd explain` prints it
-// whole; Worker turns it into the Command of one worker. A Plan is immutable and shared.
+// whole; Planner.Command turns it into the Command of one worker. A Plan is immutable and shared.
 type Plan struct {
 	Slug string `json:"slug"`
 	Kind string `json:"kind"`
 	// Argv is the argument vector of the worker's own process; argv[0] is an absolute path.
 	Argv []string `json:"argv"`
 	// Env is the complete environment less secrets (Secrets names them) and less what each worker gets of its own:
-	// there those values stand as "<...>" placeholders such as WORKERD_SOCKET=<runtime>/w/<slug>/<n>.sock.
+	// there "<n>" and "<gpus>" stand for those, as in WORKERD_SOCKET=/run/user/1001/workerd/w/ocr/<n>.sock.
 	Env     map[string]string `json:"env"`
 	Secrets []string          `json:"secrets"` // names only
 	Cwd     string            `json:"cwd"`
 	Binds   []Bind            `json:"binds"`
 	User    User              `json:"user"`
 	GPU     GPU               `json:"gpu"`
-	// Fingerprint is the sha256, in hex, of what the worker can see (DESIGN section 4): workers with the same one need no restart.
+	// Fingerprint is the sha256, in hex, of what the worker can see: workers with the same one need no restart.
 	Fingerprint string `json:"fingerprint"`
-	// Warnings are what the manifest asks for and this host cannot give (limits without a cgroup).
+	// Warnings are what the manifest asks for and this host cannot give, and what probes complained of.
 	Warnings []string `json:"warnings,omitempty"`
 	// Watch lists the files whose content or stamp went into Fingerprint, for the directory watch.
 	Watch []string `json:"-"`
@@ -43,7 +43,7 @@ type User struct {
 	Groups []int `json:"groups"`
 }
 
-// GPU is what the manifest asks for; devices are chosen at start.
+// GPU is what the worker is to have, with "auto" resolved: the devices are chosen at start, of Devices where that is not empty.
 type GPU struct {
 	Policy  string   `json:"policy"`
 	Count   int      `json:"count"`

@@ -222,7 +222,7 @@ func (k *treeKill) list(living []int) []int {
 	if k.Root != 0 {
 		pids = append(pids, k.Root)
 	}
-	k.kids.eachOrphan(func(pid int) { pids = append(pids, pid) })
+	pids = append(pids, k.kids.unregistered()...)
 	for _, pid := range living {
 		pids = append(pids, ChildPIDs(pid)...)
 	}

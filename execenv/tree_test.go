@@ -153,6 +153,24 @@ func TestKillTreeLeavesStrangersAlone(t *testing.T) {
 	}
 }
 
+func TestKillInstance(t *testing.T) {
+	mine, kept, strange := tag(t), tag(t), tag(t)
+	for marker, tg := range map[string]string{
+		instance + "/ocr/1": mine, instance + "/fold/2": mine, instance + "/ocr/3": kept, "not" + instance + "/ocr/1": strange,
+	} {
+		worker(t, marker, `setsid sleep $1 & wait`, tg)
+	}
+	count(t, mine, 2)
+	count(t, kept, 1)
+	count(t, strange, 1)
+	// Started by an earlier life: the workers themselves are nobody's to wait for, unlike here.
+	killed := kids.KillInstance(instance, func(marker string) bool { return marker == instance+"/ocr/3" })
+	assert.Len(t, killed, 2)
+	assert.Empty(t, sleeps(mine))
+	assert.Len(t, sleeps(kept), 1)
+	assert.Len(t, sleeps(strange), 1)
+}
+
 // A session number or a root that is not the worker's any more proves nothing.
 func TestKillTreeRefusesAFalseRoot(t *testing.T) {
 	tg := tag(t)
@@ -283,6 +301,62 @@ func TestReapOrphansRacesWithStart(t *testing.T) {
 	}
 	close(stop)
 	<-reaper
+}
+
+// A fork that takes its time holds up neither the reaping of others nor the end of a tree, and its own child is not taken for
+// an orphan meanwhile.
+func TestForkUnderWay(t *testing.T) {
+	tg := tag(t)
+	old, tree := worker(t, instance+"/ocr/5", `(setsid sleep $1 &); exec sleep $1`, tg)
+	count(t, tg, 2)
+	self, err := ReadStat(old.Process.Pid)
+	require.NoError(t, err)
+	eventually(t, func() bool { return bootTicks() > self.Start+1 }, "what follows is younger")
+
+	began, forked, proceed := make(chan int), make(chan error, 1), make(chan struct{})
+	cmd := exec.Command("/bin/sh", "-c", "exit 9")
+	go func() {
+		pid, err := kids.Start(func() (int, error) {
+			if err := cmd.Start(); err != nil {
+				return 0, err
+			}
+			began <- cmd.Process.Pid
+			<-proceed
+			return cmd.Process.Pid, nil
+		})
+		if err == nil {
+			kids.Done(pid, func() { err = cmd.Wait() })
+		}
+		forked <- err
+	}()
+	pid := <-began
+	waitExit(pid)
+	kids.ReapOrphans()
+	_, err = ReadStat(pid)
+	require.NoError(t, err, "it has ended, is not registered yet, and still not reaped")
+	assert.NotContains(t, kids.Orphans(), pid)
+	die(t, old)
+	assert.NotEmpty(t, kids.KillTree(tree, Fast))
+	assert.Empty(t, sleeps(tg))
+
+	// An orphan as young as that child is reaped when the fork is over.
+	young := tag(t)
+	worker(t, instance+"/ocr/6", `(setsid sleep $1 &); exec sleep 600`, young)
+	count(t, young, 1)
+	orphan := sleeps(young)[0]
+	eventually(t, func() bool { st, err := ReadStat(orphan); return err == nil && st.PPID == os.Getpid() }, "it is an orphan")
+	require.NoError(t, unix.Kill(orphan, unix.SIGKILL))
+	waitExit(orphan)
+	kids.ReapOrphans()
+	_, err = ReadStat(orphan)
+	require.NoError(t, err)
+
+	close(proceed)
+	var exit *exec.ExitError
+	require.ErrorAs(t, <-forked, &exit)
+	assert.Equal(t, 9, exit.ExitCode())
+	_, err = ReadStat(orphan)
+	assert.ErrorIs(t, err, ErrNoProcess)
 }
 
 func TestStartThatFailsRegistersNothing(t *testing.T) {

@@ -154,8 +154,7 @@ func (venv) base(h Host, m *manifest.Manifest) environ {
 			e[name] = v
 		}
 	}
-	e.set(m.Env.Variables)
-	dropSecrets(e, m.Env.Secrets)
+	setVariables(e, m)
 	e["PWD"] = m.Paths.Cwd
 	return e
 }
@@ -167,8 +166,8 @@ func (v venv) env(h Host, m *manifest.Manifest, f *facts) environ {
 		delete(e, name)
 	}
 	e.set(f.setup.Set)
-	e.set(m.Env.Variables) // once more: they win over the setup too
 	dropSecrets(e, m.Env.Secrets)
+	setVariables(e, m) // once more: they win over the setup too
 	over := overridden(h, m)
 	for name, value := range perWorker(h, m.Slug, f.gpu) {
 		if !over[name] {
