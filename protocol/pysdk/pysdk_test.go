@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"workerd/protocol"
 )
 
 // pythons returns the interpreters to test with: python3, and those that WORKERD_TEST_PYTHONS names (a list split at colons).
@@ -52,8 +54,42 @@ else:
 	require.NoError(t, err, "%s", out)
 }
 
-func TestSourceIsTheFile(t *testing.T) {
-	text, err := os.ReadFile(Filename)
-	require.NoError(t, err)
-	require.Equal(t, string(text), string(Source))
+// TestRuntimeDir compares where callers look for a provider with where workerd puts it.
+func TestRuntimeDir(t *testing.T) {
+	open := t.TempDir()
+	require.NoError(t, os.Chmod(open, 0o777))
+	private := t.TempDir()
+	require.NoError(t, os.Chmod(private, 0o700))
+	file := filepath.Join(private, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	long := filepath.Join(private, strings.Repeat("x", 90))
+	require.NoError(t, os.Mkdir(long, 0o700))
+
+	for _, env := range []map[string]string{
+		{},
+		{"WORKERD_RUNTIME_DIR": "/w"},
+		{"WORKERD_RUNTIME_DIR": "/w", "XDG_RUNTIME_DIR": private, "SLURM_JOB_ID": "7"},
+		{"XDG_RUNTIME_DIR": private},
+		{"XDG_RUNTIME_DIR": private + "/"},
+		{"XDG_RUNTIME_DIR": private, "SLURM_JOB_ID": "42_7"},
+		{"XDG_RUNTIME_DIR": private, "SLURM_JOB_ID": "../x"},
+		{"XDG_RUNTIME_DIR": private, "SLURM_JOB_ID": strings.Repeat("1", 33)},
+		{"SLURM_JOB_ID": "42"},
+		{"XDG_RUNTIME_DIR": open},
+		{"XDG_RUNTIME_DIR": file},
+		{"XDG_RUNTIME_DIR": long},
+		{"XDG_RUNTIME_DIR": "/proc"}, // not ours, unless we are root
+		{"XDG_RUNTIME_DIR": filepath.Join(private, "missing"), "SLURM_JOB_ID": "42"},
+		{"XDG_RUNTIME_DIR": "relative"},
+	} {
+		want, _ := protocol.RuntimeDir(func(name string) string { return env[name] })
+		cmd := exec.Command("python3", "-c", "import workerd, sys; sys.stdout.write(workerd._runtime_dir())")
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "PYTHONPATH=.", "PYTHONDONTWRITEBYTECODE=1"}
+		for name, value := range env {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		require.Equal(t, want, string(out), "%v", env)
+	}
 }

@@ -33,6 +33,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import struct
 import sys
 import threading
@@ -1469,11 +1470,32 @@ def socket_path(provider, runtime_dir=None):
     provider = os.fspath(provider)
     if "/" in provider:
         return provider
-    runtime_dir = runtime_dir or os.environ.get("WORKERD_RUNTIME_DIR")
-    if not runtime_dir:
-        base, job = os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("SLURM_JOB_ID")
-        runtime_dir = os.path.join(base, "workerd") + ("-" + job if job else "") if base else "/tmp/workerd-%d" % os.getuid()
-    return os.path.join(runtime_dir, "front", provider, "sock")
+    return os.path.join(runtime_dir or _runtime_dir(), "front", provider, "sock")
+
+
+_JOB_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-"
+
+
+def _runtime_dir():
+    """Where workerd keeps its sockets, by the same rules."""
+    if os.environ.get("WORKERD_RUNTIME_DIR"):
+        return os.environ["WORKERD_RUNTIME_DIR"]
+    job = os.environ.get("SLURM_JOB_ID", "")
+    suffix = "-" + job if 0 < len(job) <= 32 and set(job) <= set(_JOB_LETTERS) else ""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    path = os.path.normpath(os.path.join(base, "workerd" + suffix))
+    if _is_private(base) and len(os.fsencode(path + "/front/12345678/sock")) <= 107:
+        return path
+    return "/tmp/workerd-%d%s" % (os.geteuid(), suffix)
+
+
+def _is_private(path):
+    """Whether a session's runtime directory can be trusted: su and sudo hand on that of another user."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return os.path.isabs(path) and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 
 GRACE = 0.5  # seconds beyond a timeout in which workerd's own answer to it may still come
