@@ -210,6 +210,7 @@ func (s *Supervisor) take(st step) {
 func (s *Supervisor) create(e *manifest.Entry) {
 	p := newProvider(s, e.Slug)
 	p.file = e.Manifest.File
+	p.pool.setLimits(limitsOf(e.Manifest)) // before the socket is there: it serves from its first instant
 	front, err := listenFront(p)
 	if err != nil {
 		s.log.Error("provider cannot be served", keyProvider, e.Slug, keyError, err)
