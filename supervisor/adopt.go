@@ -156,13 +156,13 @@ func (p *provider) endLeft(why string) {
 func adoptLife(p *provider, r *record, s *spec) (*life, error) {
 	f := makeLife(p, r.N, s)
 	f.started = r.Started
-	f.restarts = r.Restarts
+	f.restarts, f.adopted = r.Restarts, true
 	f.paths = paths{socket: r.Socket, tmp: r.Tmp, log: r.Log}
 	proc, err := adoptProcess(r.PID, r.Start, p.sup.children)
 	if err != nil {
+		f.cancel()
 		return nil, err
 	}
-	f.proc = proc
-	f.begin()
+	f.begin(&processBody{proc, f.marker()})
 	return f, nil
 }

@@ -20,15 +20,16 @@ import (
 // life is one process of a worker, from its exec to the day it and everything it forked are gone. The provider's goroutine
 // owns it but for the fields marked otherwise.
 type life struct {
-	p      *provider
-	n      int64
-	id     string // <slug>/<n>
-	spec   *spec
-	proc   *process
-	paths  paths
-	ctx    context.Context // ends with the process
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // its goroutines
+	p       *provider
+	n       int64
+	id      string // <slug>/<n>
+	spec    *spec
+	body    body // nil until a container has been started
+	paths   paths
+	adopted bool            // of an earlier workerd
+	ctx     context.Context // ends with the process
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup // its goroutines
 
 	started   time.Time
 	restarts  int // of its seat when it was executed
@@ -59,13 +60,15 @@ func (f *life) number() uint64 { return f.numbers.Add(1) }
 func newLife(p *provider, n int64, s *spec, restarts int) (*life, error) {
 	f := makeLife(p, n, s)
 	f.restarts = restarts
-	if err := f.exec(); err != nil {
+	b, err := f.exec()
+	if err != nil {
+		f.cancel()
 		if f.paths.tmp != "" {
 			_ = execenv.RemoveTmp(f.paths.tmp)
 		}
 		return nil, err
 	}
-	f.begin()
+	f.begin(b)
 	return f, nil
 }
 
@@ -75,69 +78,73 @@ func makeLife(p *provider, n int64, s *spec) *life {
 		started: time.Now(),
 		exited:  make(chan struct{}), gone: make(chan struct{}),
 	}
+	f.ctx, f.cancel = context.WithCancel(context.Background()) // ends with the process, whatever ends workerd
 	f.complain = limitedComplaints(p.log.With(keyWorker, f.id))
 	return f
 }
 
-// begin watches the process and shakes hands with it.
-func (f *life) begin() {
-	f.ctx, f.cancel = context.WithCancel(context.Background()) // ends with the process, whatever ends workerd
-	f.wg.Go(f.watch)
+// begin watches the worker and shakes hands with it.
+func (f *life) begin(b body) {
+	f.body = b
+	f.wg.Go(func() { f.watch(b) })
 	f.wg.Go(f.handshake)
 }
 
-// watch follows the process to its end and reaps it and what it left. The record lets a later workerd take over.
-func (f *life) watch() {
-	r := f.record()
-	if !f.proc.adopted {
+// watch follows the worker to its end. The record lets a later workerd take over.
+func (f *life) watch(b body) {
+	r := f.record(b)
+	if !f.adopted {
 		if err := r.save(); err != nil {
 			f.p.log.Warn("no record of the worker: a later workerd cannot adopt it", keyWorker, f.id, keyError, err)
 		}
 	}
-	f.proc.await()
+	b.await()
 	close(f.exited)
 	f.cancel()
 	_ = os.Remove(f.paths.socket) // a forked child may hold the listener: no path leads to it any more
 	_ = os.Remove(r.file())
-	tree, scope := execenv.Tree{Marker: f.marker(), Session: f.proc.pid, Root: f.proc.pid, RootStart: f.proc.start}, execenv.Fast
-	if f.proc.adopted {
-		// Not our child: what it orphaned went elsewhere, and nobody holds its session's number for us.
-		tree, scope = execenv.Tree{Marker: f.marker()}, execenv.Full
-	}
-	f.p.sup.children.KillTree(tree, scope)
-	e := f.proc.reap()
+	e := b.settle()
 	f.p.post(func() { f.p.onExit(f, e) })
 }
 
 // record describes the worker for a later workerd.
-func (f *life) record() *record {
+func (f *life) record(b body) *record {
 	boot, _ := execenv.BootID()
-	return &record{
-		Version: recordVersion, Instance: f.p.sup.cfg.Instance, BootID: boot, Slug: f.p.slug, N: f.n,
-		PID: f.proc.pid, Start: f.proc.start, Run: f.spec.run,
+	r := &record{
+		Version: recordVersion, Instance: f.p.sup.cfg.Instance, BootID: boot, Slug: f.p.slug, N: f.n, Run: f.spec.run,
 		Socket: f.paths.socket, Tmp: f.paths.tmp, Log: f.paths.log, Started: f.started.UTC(), Restarts: f.restarts,
 	}
+	b.enter(r)
+	return r
 }
 
 // exec makes the worker's places and executes it.
-func (f *life) exec() (err error) {
+func (f *life) exec() (b body, err error) {
 	if f.paths, err = f.p.sup.places(f.p.slug, f.n); err != nil {
-		return err
+		return nil, err
 	}
 	log, err := f.paths.open()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = log.Close() }()
 	cmd, err := f.p.sup.cfg.Planner.Command(f.spec.plan, execenv.WorkerParams{N: f.n, Socket: f.paths.socket, Tmp: f.paths.tmp})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	f.proc, err = launch(cmd, log, f.p.sup.children)
+	proc, err := launch(cmd, log, f.p.sup.children)
 	if err != nil {
-		return execenv.Diagnose(cmd, err)
+		return nil, execenv.Diagnose(cmd, err)
 	}
-	return nil
+	return &processBody{proc, f.marker()}, nil
+}
+
+// pid is the worker's own process, 0 while there is none.
+func (f *life) pid() int {
+	if f.body == nil {
+		return 0
+	}
+	return f.body.pid()
 }
 
 // marker is the value of WORKERD_WORKER by which everything that the worker forks is known.
@@ -238,8 +245,14 @@ func (f *life) initialize(ctx context.Context, uc *net.UnixConn) (*protocol.Conn
 	return conn, init, nil
 }
 
-// signal sends sig to the worker's own process.
-func (f *life) signal(sig syscall.Signal) { f.proc.signal(sig) }
+// signal asks or makes the worker end. One that is still being started is not started any more.
+func (f *life) signal(sig syscall.Signal) {
+	if f.body == nil {
+		f.cancel()
+		return
+	}
+	f.body.signal(sig)
+}
 
 // kill ends the worker's whole tree for a reason of workerd's. It may be called from any goroutine.
 func (f *life) kill(c cause, reason string) {

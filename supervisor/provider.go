@@ -297,7 +297,7 @@ func (p *provider) move(w *worker, e Event, reason string) bool {
 	}
 	id, pid := "", 0
 	if w.life != nil {
-		id, pid = w.life.id, w.life.proc.pid
+		id, pid = w.life.id, w.life.pid()
 	}
 	p.log.Info("state", keyWorker, id, keyFrom, string(from), keyState, string(to), keyReason, reason, keyPID, pid)
 	p.sup.events.publish(protocol.Event{

@@ -36,10 +36,12 @@ func TestRecordRoundTrip(t *testing.T) {
 // A torn, foreign, misplaced or outlandish record is reported and hides no other; one of an earlier boot is nobody's.
 func TestRecordsThatAreIgnored(t *testing.T) {
 	bad := map[string]func(dir, whole string) (file, content string){
-		"torn":             func(d, w string) (string, string) { return "8.json", w[:len(w)/2] },
-		"empty":            func(d, w string) (string, string) { return "8.json", "" },
-		"other instance":   func(d, w string) (string, string) { return "8.json", strings.ReplaceAll(w, "0a1b2c3d", "ffffffff") },
-		"other version":    func(d, w string) (string, string) { return "8.json", strings.ReplaceAll(w, `"version":1`, `"version":2`) },
+		"torn":           func(d, w string) (string, string) { return "8.json", w[:len(w)/2] },
+		"empty":          func(d, w string) (string, string) { return "8.json", "" },
+		"other instance": func(d, w string) (string, string) { return "8.json", strings.ReplaceAll(w, "0a1b2c3d", "ffffffff") },
+		"other version": func(d, w string) (string, string) {
+			return "8.json", strings.ReplaceAll(w, `"version":1`, `"version":2`)
+		},
 		"another's file":   func(d, w string) (string, string) { return "8.json", w },
 		"unknown members":  func(d, w string) (string, string) { return "8.json", strings.ReplaceAll(w, `"n":7`, `"n":7,"x":1`) },
 		"not what it says": func(d, w string) (string, string) { return "8.json", `["version"]` },

@@ -128,7 +128,10 @@ func (w *worker) status() protocol.WorkerStatus {
 		State: string(w.state), Since: w.since.UTC(), Restarts: w.restarts, LastExit: w.lastExit, GPUs: []string{},
 	}
 	if f := w.life; f != nil {
-		s.ID, s.PID, s.Progress = f.id, f.proc.pid, f.progress
+		s.ID, s.PID, s.Progress = f.id, f.pid(), f.progress
+		if f.body != nil {
+			s.Container = f.body.container()
+		}
 		if !f.readyAt.IsZero() {
 			ready := f.readyAt.UTC()
 			s.ReadySince = &ready

@@ -129,7 +129,7 @@ func (p *provider) onReady(f *life, l *lane) {
 	}
 	f.readyAt = time.Now()
 	f.progress = nil
-	if f.proc.adopted && w.state == Starting {
+	if f.adopted && w.state == Starting {
 		f.readyAt = f.started // it was ready before this workerd was; how long it took nobody knows
 		p.move(w, evReady, "adopted")
 	} else {
@@ -234,12 +234,12 @@ func (p *provider) sweep(f *life, w *worker, asked bool) {
 	p.lives.Add(1)
 	go func() {
 		defer p.lives.Done()
-		if killed := p.sup.children.KillTree(execenv.Tree{Marker: f.marker()}, execenv.Full); len(killed) > 0 {
+		if killed := f.body.sweep(); len(killed) > 0 {
 			p.log.Info("killed what the worker left behind", keyWorker, f.id, keyPID, killed)
 		}
 		_ = execenv.RemoveTmp(f.paths.tmp)
 		f.wg.Wait()
-		f.proc.release()
+		f.body.release()
 		p.pruneLogs()
 		if asked {
 			p.post(func() { p.onStopped(w, f) })
