@@ -98,10 +98,11 @@ func (m message) kind() protocol.Kind {
 
 // said is what the test workers answer.
 type said struct {
-	PID    int             `json:"pid"`
-	Text   string          `json:"text"`
-	Seen   int             `json:"seen"`
-	Params json.RawMessage `json:"params"`
+	PID     int             `json:"pid"`
+	Text    string          `json:"text"`
+	Version string          `json:"version"`
+	Seen    int             `json:"seen"`
+	Params  json.RawMessage `json:"params"`
 }
 
 func (m message) said() said {
@@ -171,7 +172,7 @@ func (w *wire) try(method, params string) (message, error) {
 	}
 	m, err := w.answer(nil)
 	if err == nil && string(m.ID) != fmt.Sprint(id) {
-		err = fmt.Errorf("the answer to %s came in place of %d", m.ID, id)
+		err = fmt.Errorf("the answer to %s came in place of %d: %v", m.ID, id, m.Error)
 	}
 	return m, err
 }

@@ -322,21 +322,19 @@ func (e *e2e) ready(slug string) int {
 	return e.state(slug, "ready").Workers[0].PID
 }
 
-// marked lists the living processes of this workerd's workers, of all providers for "".
-func (e *e2e) marked(slug string) []int {
+// marked lists the living processes of this workerd's workers: of all for "", of a provider for "slug/", of one worker for
+// "slug/n\x00".
+func (e *e2e) marked(of string) []int {
 	e.t.Helper()
 	host, err := os.Hostname()
 	require.NoError(e.t, err)
-	marker := "WORKERD_WORKER=" + execenv.InstanceID(os.Geteuid(), host, realPath(e.runtimeDir())) + "/"
-	if slug != "" {
-		marker += slug + "/"
-	}
+	marker := []byte("\x00WORKERD_WORKER=" + execenv.InstanceID(os.Geteuid(), host, realPath(e.runtimeDir())) + "/" + of)
 	var pids []int
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	require.NoError(e.t, err)
 	for _, dir := range dirs {
 		data, err := os.ReadFile(filepath.Join(dir, "environ"))
-		if err == nil && (bytes.HasPrefix(data, []byte(marker)) || bytes.Contains(data, []byte("\x00"+marker))) {
+		if err == nil && bytes.Contains(append([]byte{0}, data...), marker) {
 			pid, _ := strconv.Atoi(filepath.Base(dir))
 			pids = append(pids, pid)
 		}

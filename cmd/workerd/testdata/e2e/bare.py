@@ -9,7 +9,7 @@ listener.bind(os.environ["WORKERD_SOCKET"])
 listener.listen()
 if "STARTS" in os.environ:
     with open(os.environ["STARTS"], "a") as f:
-        f.write("%d\n" % os.getpid())
+        f.write(os.environ.get("VERSION", "none") + "\n")
 seen = 0
 while True:
     conn, _ = listener.accept()
@@ -25,5 +25,5 @@ while True:
             if "id" not in message:
                 continue
             time.sleep(params.get("sleep", 0))
-            result = {"text": params.get("text"), "pid": os.getpid(), "seen": seen}
+            result = {"text": params.get("text"), "pid": os.getpid(), "seen": seen, "version": os.environ.get("VERSION")}
         conn.sendall(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode() + b"\n")
