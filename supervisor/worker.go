@@ -3,12 +3,8 @@ package supervisor
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"workerd/execenv"
 	"workerd/protocol"
@@ -192,160 +188,14 @@ func (p *provider) onHealth(f *life) {
 }
 
 // onKill ends a worker's process at once for a reason of workerd's own.
-func (p *provider) onKill(f *life, c cause, reason string) {
-	if p.workerOf(f) == nil || isClosed(f.exited) {
-		return
-	}
-	if f.cause == "" || f.cause == c {
-		f.cause, f.reason = c, reason
-	}
-	f.stopping = true
-	f.signal(syscall.SIGKILL)
-}
-
 // onExit settles the end of a process: what it forked goes, its requests are resolved, and the policy says what follows.
-func (p *provider) onExit(f *life, e ended) {
-	f.stopTimers()
-	p.bootDone()
-	w := p.workerOf(f)
-	p.pool.retire(f, f.lanes, false)
-	f.exit = f.describe(e)
-	asked := w != nil && w.state == Draining
-	if !asked && w != nil {
-		end := ending{cause: causeExit, code: e.code, wasReady: !f.readyAt.IsZero(), signature: f.exit.Reason + lastLine(f.exit.Output)}
-		if f.cause != "" {
-			end.cause = f.cause
-		}
-		if end.wasReady {
-			end.readyFor = time.Since(f.readyAt)
-		}
-		p.died(w, f, end, f.exit)
-	}
-	close(f.gone)
-	for _, l := range f.lanes {
-		l.interrupt()
-	}
-	p.sweep(f, w, asked)
-}
-
 // sweep looks through all processes for what a dead worker left, apart from the provider's goroutine. A worker that was
 // told to stop counts as stopped only then.
-func (p *provider) sweep(f *life, w *worker, asked bool) {
-	p.lives.Add(1)
-	go func() {
-		defer p.lives.Done()
-		if killed := f.body.sweep(); len(killed) > 0 {
-			p.log.Info("killed what the worker left behind", keyWorker, f.id, keyPID, killed)
-		}
-		_ = execenv.RemoveTmp(f.paths.tmp)
-		f.wg.Wait()
-		f.body.release()
-		p.pruneLogs()
-		if asked {
-			p.post(func() { p.onStopped(w, f) })
-		}
-	}()
-}
-
 // onStopped is the end of a stop: the process and its tree are gone.
-func (p *provider) onStopped(w *worker, f *life) {
-	w.lastExit, w.life = f.exit, nil
-	p.lastExit = f.exit
-	switch {
-	case w.again && p.mayRun():
-		w.again = false
-		p.execute(w, evRespawn, "restarted", p.spec)
-	default:
-		w.again = false
-		p.move(w, evExited, w.reason)
-	}
-	if p.pool.load().waiting > 0 {
-		p.demand()
-	}
-}
-
 // died follows an ending that nobody asked for.
-func (p *provider) died(w *worker, f *life, e ending, exit *protocol.Exit) {
-	w.life, w.lastExit, p.lastExit = nil, exit, exit
-	p.deaths++
-	if w.candidate {
-		p.candidateDied(w, exit)
-		return
-	}
-	r := p.manifest.Restart
-	d, h := decide(policy{
-		policy: r.Policy, backoff: r.Backoff.D(), maxBackoff: r.MaxBackoff.D(),
-		maxCrashes: r.MaxCrashes, window: r.Window.D(),
-	}, p.hist, e, time.Now(), rand.Float64())
-	p.hist = h
-	switch {
-	case !p.mayRun():
-		d.action = actStop
-	case f == nil && d.action == actRespawn: // nothing was executed: trying again at once would be a loop
-		d = decision{action: actRetry, after: max(r.Backoff.D(), 100*time.Millisecond)}
-	}
-	p.log.Warn("worker died", keyReason, exit.Reason, "ready", e.wasReady, "cause", string(e.cause))
-	switch d.action {
-	case actRespawn:
-		w.restarts++
-		p.execute(w, evRespawn, exit.Reason, p.spec)
-	case actRetry:
-		w.restarts++
-		w.retryAt = time.Now().Add(d.after)
-		p.move(w, evRetry, exit.Reason)
-		w.timer = time.AfterFunc(d.after, func() { p.post(func() { p.onRetry(w) }) })
-	case actStop:
-		p.move(w, evExited, exit.Reason)
-		if !e.wasReady && !p.othersUp(w) {
-			p.pool.failWaiting(p.startError(exit))
-		}
-		p.demand()
-	case actFail:
-		p.move(w, evFail, exit.Reason+" ("+d.reason+")")
-		if !p.othersUp(w) {
-			p.fail(exit)
-		}
-	}
-}
-
-func (p *provider) onRetry(w *worker) {
-	if w.state == Backoff && p.mayRun() {
-		p.execute(w, evStart, "restart after "+w.reason, p.spec)
-	}
-}
-
 // othersUp says whether another seat serves or may come to serve.
-func (p *provider) othersUp(w *worker) bool {
-	for _, x := range p.workers {
-		if x != w && (x.state == Ready || x.state == Loading || x.state == Starting || x.state == Backoff) {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *provider) startError(exit *protocol.Exit) *protocol.Error {
-	return protocol.Errorf(protocol.WorkerStartFailed, "the worker of %s did not start: %s", p.slug, exit.Reason).
-		WithDetail(exit).From(p.slug, "")
-}
-
 // fail ends all further tries: waiting requests get worker_start_failed, later ones provider_failed at once.
-func (p *provider) fail(exit *protocol.Exit) {
-	p.failed = exit
-	p.failure = protocol.Errorf(protocol.ProviderFailed, "%s has failed and is not restarted until its manifest changes or an operator restarts it: %s",
-		p.slug, exit.Reason).WithDetail(exit).From(p.slug, "")
-	p.publish() // status must not lag behind the answers
-	p.pool.refuse(p.startError(exit), p.failure)
-}
-
 // recovered forgets a failure: requests are admitted again.
-func (p *provider) recovered() {
-	p.failure, p.failed = nil, nil
-	if !p.held && p.closing == open {
-		p.pool.admit()
-	}
-}
-
 // stopWorker drains a worker, then ends it: SIGTERM when its requests are done or half of stop_timeout has passed, SIGKILL
 // to everything at stop_timeout.
 func (p *provider) stopWorker(w *worker, reason string) {
@@ -390,37 +240,6 @@ func (p *provider) onDrained(f *life) {
 }
 
 // describe says how a process ended, with the last lines that it printed.
-func (f *life) describe(e ended) *protocol.Exit {
-	x := &protocol.Exit{Time: time.Now().UTC(), Output: tail(f.paths.log, tailBytes)}
-	switch {
-	case e.signal != 0:
-		name := unix.SignalName(e.signal)
-		x.Signal = &name
-		x.Reason = "killed by " + name
-	case e.known:
-		code := e.code
-		x.Code = &code
-		x.Reason = fmt.Sprintf("exited with code %d", code)
-	default:
-		x.Reason = "unknown (adopted)" // no child of ours, and a kernel before 6.15
-	}
-	if f.reason != "" {
-		x.Reason += ": " + f.reason
-	}
-	if f.readyAt.IsZero() && f.cause != causeAsked {
-		x.Reason += " before it was ready"
-	}
-	return x
-}
-
-func lastLine(s string) string {
-	s = strings.TrimRight(s, "\n")
-	if i := strings.LastIndexByte(s, '\n'); i >= 0 {
-		return s[i+1:]
-	}
-	return s
-}
-
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
