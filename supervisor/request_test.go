@@ -123,8 +123,8 @@ func TestCancelWaiting(t *testing.T) {
 // 75: past its deadline a request is answered at once; a worker that goes on beyond cancel_grace is killed.
 func TestCase75Deadlines(t *testing.T) {
 	for name, how := range map[string]struct{ body, meta string }{
-		"request_timeout": {"request_timeout = \"1s\"\n", ""},
-		"timeoutMs":       {"", `,"_meta":{"timeoutMs":1000}`},
+		"request_timeout": {"request_timeout = \"3s\"\n", ""},
+		"timeoutMs":       {"", `,"_meta":{"timeoutMs":3000}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -148,7 +148,7 @@ func TestCase75Deadlines(t *testing.T) {
 // 76: the caller's timeoutMs bounds the cold start as well; request_timeout does not.
 func TestCase76LoadTimeIsNotRequestTime(t *testing.T) {
 	r := newRig(t)
-	r.serve("slow", "[start]\nwhen = \"request\"\n[serve]\nrequest_timeout = \"1s\"\n", "LOAD=2s")
+	r.serve("slow", "[start]\nwhen = \"request\"\n[serve]\nrequest_timeout = \"3s\"\n", "LOAD=4s")
 	c := r.dial("slow")
 	a := c.call("echo", `{"_meta":{"timeoutMs":100}}`)
 	require.Equal(t, protocol.DeadlineExceeded, a.kind())
@@ -331,7 +331,7 @@ func TestBuiltins(t *testing.T) {
 // A worker that is stopped by SIGSTOP holds its request until the deadline, then it is removed; a waiting one is served.
 func TestStoppedProcess(t *testing.T) {
 	r := newRig(t)
-	r.serve("echo", quick+"[serve]\nrequest_timeout = \"1s\"\ncancel_grace = \"100ms\"\n")
+	r.serve("echo", quick+"[serve]\nrequest_timeout = \"3s\"\ncancel_grace = \"100ms\"\n")
 	c := r.dial("echo")
 	pid := c.call("echo", `{}`).pid(t)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
