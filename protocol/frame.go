@@ -37,6 +37,9 @@ func (e *TooLongError) Answer() *Error {
 		WithDetail(&lineDetail{ID: rawDetail(headID(e.Head)), Limit: e.Limit})
 }
 
+// ID returns the raw id of the line, nil where it cannot be told from the head.
+func (e *TooLongError) ID() []byte { return headID(e.Head) }
+
 // headID returns the id of a message of which only the head is there, nil where it does not stand in it.
 func headID(head []byte) []byte {
 	var m Message

@@ -44,3 +44,33 @@ func TestFrontServesFromItsFirstInstant(t *testing.T) {
 		require.Equal(t, protocol.ProviderStopped, r.dial(slug).call("echo", `{}`).kind())
 	}
 }
+
+// A worker whose answer is too long keeps its connection, however it sets its spaces: one that is in the middle of writing
+// would die of the end of it.
+func TestTooLargeAnswerKeepsTheConnection(t *testing.T) {
+	r := newRig(t)
+	r.serve("echo", quick+"[serve]\nmax_message = \"16KiB\"\n")
+	r.state("echo", "ready")
+	c := r.dial("echo")
+	connection := func() *protocol.Conn {
+		var conn *protocol.Conn
+		p := r.sup.lookup("echo")
+		require.NoError(t, p.ask(t.Context(), func() {
+			l := p.workers[0].life.lanes[0]
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			conn = l.conn
+		}))
+		return conn
+	}
+	require.Nil(t, c.call("echo", `{}`).Error)
+	before := connection()
+	for _, raw := range []string{
+		`{"jsonrpc":"2.0","id":$ID,"result":"$KIB"}`,
+		`{ "id" : $ID, "jsonrpc": "2.0", "result": {"id": 1, "text": "$KIB"}}`,
+	} {
+		require.Equal(t, protocol.TooLarge, c.call("raw", fmt.Sprintf(`{"raw":%q}`, raw+"\n")).kind())
+		require.Nil(t, c.call("echo", `{}`).Error)
+		require.Same(t, before, connection(), raw)
+	}
+}

@@ -275,7 +275,7 @@ func (l *lane) garbage(line []byte, what string) error {
 func (l *lane) handleTooLong(t *protocol.TooLongError) bool {
 	l.mu.Lock()
 	r, num := l.req, l.num
-	mine := r != nil && bytes.Contains(t.Head, strconv.AppendUint([]byte(`"id":`), num, 10))
+	mine := r != nil && string(t.ID()) == strconv.FormatUint(num, 10)
 	if !mine && bytes.Contains(t.Head, []byte(`"notifications/progress"`)) {
 		l.mu.Unlock()
 		return true
