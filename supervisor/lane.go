@@ -149,13 +149,16 @@ func (l *lane) expire() {
 	l.overdue = true
 	l.due = time.Now().Add(limits.cancelGrace)
 	l.timer.Reset(limits.cancelGrace)
-	if l.conn != nil {
-		l.sendCancel()
-	}
 	l.mu.Unlock()
+	// The caller first: a worker that hears of the cancel may answer before the next line runs.
 	r.failKeeping(protocol.Errorf(protocol.DeadlineExceeded, "the request ran longer than request_timeout of %s", limits.requestTimeout).
 		WithDetail(map[string]any{"limit": "request_timeout", "timeout_ms": limits.requestTimeout.Milliseconds()}).
 		From(l.life.p.slug, l.life.id))
+	l.mu.Lock()
+	if l.req == r && l.conn != nil {
+		l.sendCancel()
+	}
+	l.mu.Unlock()
 }
 
 // serve reads the lane's connection until the worker is dead, redialling one that the living worker closed. It is the

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -40,19 +39,15 @@ func (r *record) marker() string { return execenv.Marker(r.Instance, r.Slug, r.N
 // file is where the record lies.
 func (r *record) file() string { return strings.TrimSuffix(r.Socket, ".sock") + ".json" }
 
-// save writes the record so that it is whole or not there, also after a loss of power.
+// save writes the record so that a reader finds it whole or not at all. It is not synced to the disk: after a loss of power it
+// is of another boot, and of no use.
 func (r *record) save() error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	tmp := r.file() + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
+	err = os.WriteFile(tmp, append(data, '\n'), 0o600)
 	if err == nil {
 		err = os.Rename(tmp, r.file())
 	}
