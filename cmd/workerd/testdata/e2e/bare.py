@@ -25,5 +25,7 @@ while True:
             if "id" not in message:
                 continue
             time.sleep(params.get("sleep", 0))
-            result = {"text": params.get("text"), "pid": os.getpid(), "seen": seen, "version": os.environ.get("VERSION")}
+            text = params.get("text")
+            result = {"text": text * params["times"] if "times" in params else text,
+                      "pid": os.getpid(), "seen": seen, "version": os.environ.get("VERSION")}
         conn.sendall(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode() + b"\n")
