@@ -44,6 +44,7 @@ __all__ = ["Worker", "Context", "InvalidParams", "WorkerError", "Cancelled", "Cl
 PROTOCOL = 1
 MAX_FILES = 16  # file descriptors that can travel with one message
 MAX_MESSAGE = 64 << 20  # bytes of a line, until workerd says otherwise
+SLACK = 64  # that many more are taken: workerd puts numbers of its own in place of a request's id and progress token
 
 # kind: (code, retryable), the same table as in PROTOCOL.md.
 KINDS = {
@@ -729,7 +730,7 @@ class _Connection:
 
     def __init__(self, service, sock):
         self.service, self.sock = service, sock
-        self.lines = _Lines(service.max_message)
+        self.lines = _Lines(service.max_message + SLACK)
         self.jobs = {}  # by id; guarded by the service's lock
         self.initialized = False
         self.waits = False  # was told "loading" or "busy", and is to be told when that is over
@@ -1251,9 +1252,11 @@ class _Service:
             if self.loading:
                 self.leave_at = now + self.LEAVE / 2  # a load deep in a library does not end by itself
             try:
-                self.stop_at = now + float(os.environ["WORKERD_STOP_TIMEOUT"])
-            except (KeyError, ValueError):
-                pass
+                within = float(os.environ.get("WORKERD_STOP_TIMEOUT") or 0)
+            except ValueError:
+                within = 0
+            if within > 0:
+                self.stop_at = now + within
             self.changed.notify_all()
 
     def accept(self):
@@ -1315,7 +1318,7 @@ class _Service:
                 if got is None and connection.ended:
                     got = connection.lines.last()
             except _TooLong:
-                limit = connection.lines.limit
+                limit = self.max_message
                 connection.refuse(None, "too_large", "the message has more than %d bytes" % limit, {"limit": limit})
                 continue
             if got is None:
@@ -1390,7 +1393,7 @@ class _Service:
             self.concurrency = params.get("concurrency", self.concurrency)
             self.max_message = params.get("maxMessage", self.max_message)
             for each in self.connections:
-                each.lines.limit = self.max_message
+                each.lines.limit = self.max_message + SLACK
             while self.concurrency > 1 and self.pool < self.concurrency:
                 threading.Thread(target=self.work, args=(self.pool,), name="workerd-%d" % self.pool, daemon=True).start()
                 self.pool += 1

@@ -55,6 +55,21 @@ class Stop(WorkerCase):
                 self.assertEqual(0, self.ended())
                 os.remove(self.path("go"))
 
+    def test_no_stop_timeout(self):
+        for value in ("0", "", "soon"):
+            with self.subTest(value):
+                self.spawn(STOPS, WORKERD_STOP_TIMEOUT=value)
+                c = self.ready()
+                c.request(1, "hold", progressToken=1)
+                c.notification("notifications/progress")
+                self.terminate()
+                eventually(lambda: not os.path.exists(self.socket), "the stop")
+                self.assertEqual({}, c.call(2, "ping")["result"])
+                self.touch("go")
+                self.assertEqual("held", c.answer(1)["result"])
+                self.assertEqual(0, self.ended())
+                os.remove(self.path("go"))
+
     def test_what_had_arrived_before_is_finished_too(self):
         self.spawn(STOPS)
         first, second = self.ready(), self.connect()

@@ -345,24 +345,28 @@ class BadLines(WorkerCase):
             self.assertEqual([id, id], [c.notification("notifications/progress")["progressToken"], c.read()["id"]])
 
     def test_case_86_sizes(self):
-        self.spawn(HOLD)
+        self.spawn('''
+            @worker.method
+            def size(model, ctx, x: str):
+                return len(x)
+            ''')
         limit = 200000
         c = self.ready(max_message=limit)
 
         def line(size):
-            head, tail = b'{"jsonrpc":"2.0","id":1,"method":"echo","params":{"x":"', b'"}}'
+            head, tail = b'{"jsonrpc":"2.0","id":1,"method":"size","params":{"x":"', b'"}}'
             return head + b"x" * (size - len(head) - len(tail)) + tail
 
-        for size in (100, 65535, 65536, 65537, limit - 1, limit):
+        for size in (100, 65535, 65536, 65537, limit - 1, limit, limit + 64):
             c.raw(line(size) + b"\n")
-            self.assertEqual("x", c.answer(1)["result"]["x"][:1], size)
-        for size in (limit + 1, limit + 2, 5 * limit):
+            self.assertEqual(size - len(line(0)), c.answer(1)["result"])
+        for size in (limit + 65, limit + 66, 5 * limit):
             c.raw(line(size) + b"\n")
             answer = c.answer(None)
             self.assertEqual("too_large", self.kind(answer), size)
             self.assertEqual({"limit": limit}, answer["error"]["data"]["detail"])
-        c.raw(line(limit) + b"\r\n")
-        self.assertEqual("x", c.answer(1)["result"]["x"][:1])
+        c.raw(line(limit + 64) + b"\r\n")
+        self.assertEqual(limit + 64 - len(line(0)), c.answer(1)["result"])
 
 
 if __name__ == "__main__":
