@@ -954,14 +954,11 @@ class _Service:
     def run(self):
         for method in self.methods.values():
             method.resolve()
-        signal.set_wakeup_fd(self.wake_write.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self.on_term)
+        self.take_signal()
         os.register_at_fork(before=self.before_fork, after_in_parent=self.after_fork_here, after_in_child=self.after_fork)
         threading.Thread(target=self.read, name="workerd-reader", daemon=True).start()
         try:
             self.load()
-            if signal.getsignal(signal.SIGTERM) != self.on_term:  # a library has made it its own
-                signal.signal(signal.SIGTERM, self.on_term)
             self.work(None)
             self.drain()
         except KeyboardInterrupt:
@@ -970,6 +967,10 @@ class _Service:
             self.leave_at = time.monotonic() + self.LEAVE
             self.wake()
         sys.exit(self.exit_code)
+
+    def take_signal(self):
+        signal.set_wakeup_fd(self.wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self.on_term)
 
     def on_term(self, signum, frame):
         # The reader knows by the wakeup descriptor. This runs when the main thread comes round to it; it is there so that a
@@ -1027,6 +1028,7 @@ class _Service:
             context._finish()
             context._clean()
             self.end_if_forked()
+        self.take_signal()  # a library may have made it its own
         with self.lock:
             self.loading = False
             self.tell_ready()
