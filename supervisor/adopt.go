@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"workerd/execenv"
+	"workerd/protocol"
 )
 
 // FindLeftovers looks for the workers of an earlier workerd of this instance that was killed. Those with a record wait for the
@@ -53,6 +54,27 @@ func (s *Supervisor) sweepSockets(dir string) {
 		if !ours {
 			_ = os.Remove(f)
 		}
+	}
+}
+
+// sweepFronts removes the front sockets that an earlier workerd left and no provider has taken over: who connects there is
+// refused. One that somebody else listens on is left alone.
+func (s *Supervisor) sweepFronts() {
+	dirs, _ := filepath.Glob(filepath.Join(s.cfg.RuntimeDir, "front", "*"))
+	for _, dir := range dirs {
+		slug, socket := filepath.Base(dir), filepath.Join(dir, "sock")
+		if s.lookup(slug) != nil {
+			continue
+		}
+		l, err := protocol.Listen(socket) // only where nobody does
+		if err != nil {
+			s.log.Warn("a front socket without provider is left", keySocket, socket, keyError, err)
+			continue
+		}
+		_ = l.Close()
+		_ = os.Remove(filepath.Join(s.cfg.RuntimeDir, slug+".sock"))
+		_ = os.Remove(socket)
+		_ = os.Remove(dir)
 	}
 }
 

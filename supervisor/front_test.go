@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -73,4 +74,36 @@ func TestTooLargeAnswerKeepsTheConnection(t *testing.T) {
 		require.Nil(t, c.call("echo", `{}`).Error)
 		require.Same(t, before, connection(), raw)
 	}
+}
+
+// 53: what an earlier workerd left of providers that are gone is removed; what somebody else has there is not touched.
+func TestCase53LeftFrontSocketsAreRemoved(t *testing.T) {
+	r := newRig(t)
+	listen := func(slug string) *net.UnixListener {
+		dir := filepath.Join(r.run, "front", slug)
+		require.NoError(t, os.MkdirAll(dir, 0o700))
+		require.NoError(t, os.Symlink("front/"+slug+"/sock", filepath.Join(r.run, slug+".sock")))
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "sock"), Net: "unix"})
+		require.NoError(t, err)
+		l.SetUnlinkOnClose(false)
+		return l
+	}
+	for _, slug := range []string{"gone", "echo"} {
+		require.NoError(t, listen(slug).Close())
+	}
+	foreign := listen("foreign")
+	defer func() { _ = foreign.Close() }()
+	plain := filepath.Join(r.run, "front", "plain", "sock")
+	require.NoError(t, os.MkdirAll(filepath.Dir(plain), 0o700))
+	require.NoError(t, os.WriteFile(plain, nil, 0o600))
+
+	r.serve("echo", "[start]\nwhen = \"request\"\n")
+	require.NoDirExists(t, filepath.Join(r.run, "front", "gone"))
+	_, err := os.Lstat(filepath.Join(r.run, "gone.sock"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.Nil(t, r.dial("echo").call("workerd.ping", `{}`).Error)
+	require.FileExists(t, plain)
+	c, err := net.Dial("unix", filepath.Join(r.run, "foreign.sock"))
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
 }

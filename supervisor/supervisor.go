@@ -149,6 +149,7 @@ func (s *Supervisor) Apply(set *manifest.Set) {
 		s.mu.Unlock()
 		return
 	}
+	first := s.set == nil
 	s.set = set
 	running := make([]string, 0, len(s.providers))
 	for slug := range s.providers {
@@ -164,6 +165,9 @@ func (s *Supervisor) Apply(set *manifest.Set) {
 		s.take(st)
 	}
 	s.endUnclaimed()
+	if first {
+		s.sweepFronts()
+	}
 	if s.cfg.Follow != nil {
 		s.cfg.Follow(followed(set))
 	}
