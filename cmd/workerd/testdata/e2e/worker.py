@@ -1,9 +1,11 @@
 """A worker on the SDK for end-to-end tests: it reports on itself, and misbehaves as told."""
+import itertools
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from workerd import Worker
@@ -97,6 +99,16 @@ def imports(model, ctx, name: str):
 def noise(model, ctx, size: int):
     shout(size)
     return {"printed": size}
+
+
+@worker.method
+def chatter(model, ctx):
+    """From now on print a line each 100 ms."""
+    def chat():
+        for n in itertools.count():
+            print("line %d" % n)
+            time.sleep(0.1)
+    threading.Thread(target=chat, daemon=True).start()
 
 
 @worker.method
