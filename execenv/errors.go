@@ -1,6 +1,9 @@
 package execenv
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // ErrorKind says what a failed Plan or start means for the next one.
 type ErrorKind int
@@ -40,16 +43,18 @@ type Error struct {
 	Watch []string
 }
 
-// Error returns "key: message: cause".
+// Error returns "key: message: cause", less what is empty.
 func (e *Error) Error() string {
-	s := e.Msg
-	if e.Key != "" {
-		s = e.Key + ": " + s
+	var parts []string
+	for _, s := range []string{e.Key, e.Msg} {
+		if s != "" {
+			parts = append(parts, s)
+		}
 	}
 	if e.Err != nil {
-		s += ": " + e.Err.Error()
+		parts = append(parts, e.Err.Error())
 	}
-	return s
+	return strings.Join(parts, ": ")
 }
 
 // Unwrap returns the cause.

@@ -26,8 +26,10 @@ type facts struct {
 	program  string            // argv[0], absolute
 	interp   interpreter
 	setup    change
+	ctr      containerFacts
 	warnings []string
 	watch    []string
+	planner  *Planner // whose engines probes ask
 }
 
 // commonFacts finds out what every kind of environment needs.

@@ -24,9 +24,14 @@ func InstanceID(uid int, host, realRuntimeDir string) string {
 func fingerprint(h Host, m *manifest.Manifest, pl *Plan, f *facts) string {
 	sum := newSummer()
 	sum.add("kind", pl.Kind)
-	sum.add("argv", pl.Argv...)
+	argv, binds := pl.Argv, pl.Binds
+	if pl.view != nil {
+		argv, binds = pl.view.argv, pl.view.binds
+		sum.add("image", pl.view.image)
+	}
+	sum.add("argv", argv...)
 	sum.add("cwd", pl.Cwd)
-	for _, b := range pl.Binds {
+	for _, b := range binds {
 		sum.add("bind", b.Source, b.Target, b.Mode)
 	}
 	sum.addMap("variable", m.Env.Variables)

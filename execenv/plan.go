@@ -19,6 +19,15 @@ type Plan struct {
 	GPU     GPU               `json:"gpu"`
 	// Fingerprint is the sha256, in hex, of what the worker can see: workers with the same one need no restart.
 	Fingerprint string `json:"fingerprint"`
+	// Engine is what runs the worker detached, docker or podman: what the program is, not what the manifest calls it. It is
+	// empty where the process of Argv is the worker's own, or with apptainer the parent of it.
+	Engine  string `json:"engine,omitempty"`
+	Image   string `json:"image,omitempty"`    // or the sif
+	ImageID string `json:"image_id,omitempty"` // of docker and podman
+	// StopSignal asks the worker to end: it goes to the worker's own process, or to the engine that passes it on.
+	StopSignal string `json:"stop_signal"`
+	// RunnerCode is the exit status by which the process of Argv says that it could not run the worker; 0: none.
+	RunnerCode int `json:"-"`
 	// Warnings are what the manifest asks for and this host cannot give, and what probes complained of.
 	Warnings []string `json:"warnings,omitempty"`
 	// Watch lists the files whose content or stamp went into Fingerprint, for the directory watch.
@@ -27,6 +36,16 @@ type Plan struct {
 	secrets    map[string]manifest.Secret
 	overridden map[string]bool // variables of each worker's own that the manifest sets instead
 	dirs       []promise       // what Prepare makes
+	files      []planFile      // what Prepare writes
+	carry      *carrier        // nil for a venv
+	view       *view           // what a container worker can see of the plan; nil for a venv
+}
+
+// view is what of a container's plan goes into its fingerprint in place of argv and binds, of which some are workerd's own.
+type view struct {
+	argv  []string
+	binds []Bind
+	image string
 }
 
 // Bind is one identity-mapped mount, or for a venv worker a path that it is promised.
@@ -57,6 +76,8 @@ type WorkerParams struct {
 	Socket string   // absolute path of the worker socket, at most 107 bytes
 	Tmp    string   // its own TMPDIR, existing, at most 70 bytes
 	GPUs   []string // UUIDs; empty for none
+	// Attempt names one try to start the worker: the label workerd.attempt of its container.
+	Attempt string
 }
 
 // Command is one process to execute. Env holds the values of secrets: never log or print it.
@@ -65,4 +86,6 @@ type Command struct {
 	Argv []string
 	Env  []string
 	Dir  string
+	// Stdin is what an engine's client reads: variables that it would take for its own. It may hold secrets too.
+	Stdin []byte
 }

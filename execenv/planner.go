@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"workerd/execenv/gpu"
@@ -27,22 +29,36 @@ type Host struct {
 	Environ    []string
 	// EngineTimeout bounds each probe.
 	EngineTimeout time.Duration
+	// LogMaxSize bounds the log that an engine keeps of a container, in bytes; 0: 10 MiB.
+	LogMaxSize int64
 	// GPUs lists the devices; nil for none.
 	GPUs gpu.Inventory
 }
 
-const defaultEngineTimeout = 60 * time.Second
+const (
+	defaultEngineTimeout = 60 * time.Second
+	defaultLogMaxSize    = 10 << 20
+)
 
 // Planner makes Plans for one Host. Its methods may be called from any goroutine.
 type Planner struct {
 	host Host
 	run  Runner
+
+	runners flights[runnerInfo]
+	sifs    flights[[]string]
+
+	mu      sync.Mutex
+	engines map[string]*Engine // by kind
 }
 
 // NewPlanner returns the Planner of a host; run executes its probes.
 func NewPlanner(h Host, run Runner) *Planner {
 	if h.EngineTimeout <= 0 {
 		h.EngineTimeout = defaultEngineTimeout
+	}
+	if h.LogMaxSize <= 0 {
+		h.LogMaxSize = defaultLogMaxSize
 	}
 	if h.GPUs == nil {
 		h.GPUs = gpu.None{}
@@ -84,6 +100,7 @@ func (p *Planner) plan(ctx context.Context, m *manifest.Manifest) (*Plan, error)
 	if err != nil {
 		return nil, err
 	}
+	f.planner = p
 	if err := rt.Probe(ctx, p.host, m, p.run, f); err != nil {
 		return nil, err
 	}
@@ -130,11 +147,15 @@ func (p *Planner) Command(pl *Plan, w WorkerParams) (Command, error) {
 		}
 		env[name] = v
 	}
+	if pl.carry != nil {
+		return pl.carry.command(env, w, p.Container(pl, w))
+	}
 	return Command{Path: pl.Argv[0], Argv: slices.Clone(pl.Argv), Env: env.list(), Dir: pl.Cwd}, nil
 }
 
 // Prepare makes the folders that a plan needs and that may be made: the provider's cache, work_root, and binds with
-// create = true, all as the caller. A work_root gets the mode that the caller's umask leaves, the others are 0700.
+// create = true, all as the caller. A work_root gets the mode that the caller's umask leaves, the others are 0700. It also
+// writes the identity files of containers. It may be called again before every start.
 func (p *Planner) Prepare(pl *Plan) error {
 	for _, d := range pl.dirs {
 		if err := os.MkdirAll(d.path, d.create); err != nil {
@@ -142,6 +163,15 @@ func (p *Planner) Prepare(pl *Plan) error {
 		}
 		if d.mode == rw && !writable(d.path) {
 			return permanent(d.key, "%s cannot be written to%s", d.path, ownership(d.path))
+		}
+	}
+	for _, f := range pl.files {
+		err := os.MkdirAll(filepath.Dir(f.path), 0o700)
+		if err == nil {
+			err = WriteFile(f.path, f.data, 0o644) // rootless engines read them as another id
+		}
+		if err != nil {
+			return &Error{Kind: Transient, Msg: "identity file " + f.path, Err: errCause(err)}
 		}
 	}
 	if err := inspectDir(pl.Cwd); err != nil {

@@ -16,5 +16,13 @@ type Runtime interface {
 	Check(h Host, m *manifest.Manifest) []string
 }
 
-// runtimes holds the kinds that this version can run.
-var runtimes = map[string]Runtime{manifest.Venv: venv{}}
+// runtimes holds all kinds.
+var runtimes = map[string]Runtime{
+	manifest.Venv:      venv{},
+	manifest.Docker:    oci{manifest.Docker},
+	manifest.Podman:    oci{manifest.Podman},
+	manifest.Apptainer: apptainer{},
+}
+
+// builtKinds are the kinds that workerd as a whole can run: the others are planned and refused.
+var builtKinds = map[string]bool{manifest.Venv: true}

@@ -15,7 +15,7 @@ func CheckSupported(m *manifest.Manifest) manifest.Problems {
 	add := func(key, format string, args ...any) {
 		ps = append(ps, manifest.Problem{File: m.File, Key: key, Message: fmt.Sprintf(format, args...)})
 	}
-	if _, ok := runtimes[m.Env.Kind]; !ok {
+	if !builtKinds[m.Env.Kind] {
 		add("env.kind", "this version of workerd cannot run kind = %q, only %s", m.Env.Kind, strings.Join(kinds(), ", "))
 	}
 	if p := m.GPU.Policy; p == "shared" || p == "exclusive" {
@@ -49,8 +49,10 @@ func unsupportedError(ps manifest.Problems) *Error {
 
 func kinds() []string {
 	var out []string
-	for k := range runtimes {
-		out = append(out, k)
+	for k, built := range builtKinds {
+		if built {
+			out = append(out, k)
+		}
 	}
 	slices.Sort(out)
 	return out

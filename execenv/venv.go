@@ -212,6 +212,7 @@ func (v venv) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 		Binds:      f.binds,
 		User:       User{UID: h.ID.UID, GID: h.ID.GID, Groups: append([]int{}, h.ID.Groups...)},
 		GPU:        f.gpu,
+		StopSignal: StopSignal,
 		secrets:    m.Env.Secrets,
 		overridden: overridden(h, m),
 		dirs:       dirsToMake(h, m, f),

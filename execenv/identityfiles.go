@@ -1,0 +1,38 @@
+package execenv
+
+import (
+	"path/filepath"
+
+	"workerd/identity"
+)
+
+// planFile is one file that Prepare writes.
+type planFile struct {
+	path string
+	data []byte
+}
+
+// identityFiles are the passwd and the group file that a container worker sees, with the home that it has there. They are
+// named by their content: running containers hold the ones that they were started with, and two workerds that share a cache
+// may belong to hosts with other groups.
+func identityFiles(h Host, id identity.Identity, home string) ([]planFile, error) {
+	id.Home = home
+	passwd, err := id.Passwd()
+	if err != nil {
+		return nil, &Error{Msg: "passwd file of the container (setting cache_dir)", Err: err}
+	}
+	group := id.Group()
+	sum := newSummer()
+	sum.add("identity", string(passwd), string(group))
+	dir := identityDir(h, sum.hex()[:16])
+	return []planFile{{filepath.Join(dir, "passwd"), passwd}, {filepath.Join(dir, "group"), group}}, nil
+}
+
+// identityBinds mounts them over the image's.
+func identityBinds(files []planFile) []Bind {
+	out := make([]Bind, len(files))
+	for i, f := range files {
+		out[i] = Bind{Source: f.path, Target: "/etc/" + filepath.Base(f.path), Mode: ro}
+	}
+	return out
+}

@@ -1,0 +1,102 @@
+package execenv
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"workerd/manifest"
+)
+
+// workerd's own paths in a container, beside what the manifest names.
+
+// socketDir is the folder of a provider's worker sockets: folders are mounted, never sockets, since a mount would hold the
+// socket of a worker that is gone.
+func socketDir(h Host, slug string) string { return filepath.Join(h.RuntimeDir, "w", slug) }
+
+// ownPromises are the folders of workerd's own that a container sees: the worker sockets, the SDK, and the caches that all
+// providers share.
+func ownPromises(h Host, m *manifest.Manifest) []promise {
+	out := []promise{{"", socketDir(h, m.Slug), rw, 0o700}}
+	if h.SDKDir != "" {
+		out = append(out, promise{"", h.SDKDir, ro, 0})
+	}
+	caches := cacheEnv(h, m.Slug)
+	for _, name := range []string{"HF_HOME", "TORCH_HOME"} {
+		p := promise{"", caches[name], rw, 0o700}
+		if isDir(p.path) && !writable(p.path) {
+			p.mode = ro // the lab's own, filled by somebody else
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// systemDirs are those of an image that no mount may hide. What lies below is fine.
+var systemDirs = []string{
+	"/", "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/sys", "/dev",
+	"/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32",
+}
+
+// checkMountPath refuses what no engine can or should mount.
+func checkMountPath(key, path string) error {
+	switch {
+	case slices.Contains(systemDirs, path):
+		return permanent(key, "%s would hide the image's own %s: bind a folder below it", path, path)
+	case strings.ContainsAny(path, "\n\r\x00"):
+		return permanent(key, "%q: an engine's mount option cannot hold a line break", path)
+	case !utf8.ValidString(path):
+		return permanent(key, "%q is not UTF-8, which an engine's mount option has to be", path)
+	}
+	return nil
+}
+
+// checkMounts checks every path that a container is to see, under both its names.
+func checkMounts(ps []promise) error {
+	for _, p := range ps {
+		for _, path := range []string{p.path, resolvePath(p.path)} {
+			if err := checkMountPath(p.key, path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// csvField makes one field of a CSV record, as the engines read a mount option.
+func csvField(s string) string {
+	plain := strings.IndexFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-=+@%~:", r))
+	}) < 0
+	if plain {
+		return s
+	}
+	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
+}
+
+// mountOption writes a bind as the engines' --mount takes it; target names the key of the target, extra what comes last.
+func mountOption(b Bind, target string, extra ...string) string {
+	fields := []string{"type=bind", csvField("source=" + b.Source), csvField(target + "=" + b.Target)}
+	return strings.Join(append(fields, extra...), ",")
+}
+
+// homeOf says what HOME of a container worker is, and which folder stands behind it: the home in the provider's cache, unless
+// the manifest names a place that is bound anyhow.
+func homeOf(h Host, m *manifest.Manifest, env environ, binds []Bind) (source, target string) {
+	source = providerHome(h, m.Slug)
+	target = env["HOME"]
+	if nearestMode(binds, target) != "" {
+		return target, target
+	}
+	return source, target
+}
+
+// withTmp lists the binds of a worker's TMPDIR: by its name, and by its resolved path where that differs.
+func tmpBinds(tmp string) []Bind {
+	out := []Bind{{tmp, tmp, rw}}
+	if real := resolvePath(tmp); real != tmp {
+		out = append(out, Bind{real, real, rw})
+	}
+	return out
+}
