@@ -474,7 +474,7 @@ class _Method:
     def bind(self, params):
         """What to pass after model and ctx, as (args, kwargs). Raises InvalidParams with the parameter's name."""
         missing = [name for name, p in self.parameters.items() if p.default is self.empty and name not in params]
-        unknown = [name for name in params if name not in self.parameters and (self.others is None or name in self.taken)]
+        unknown = [name[:100] for name in params if name not in self.parameters and (self.others is None or name in self.taken)]
         if missing or unknown:
             said = ["missing parameter %s" % name for name in missing] + ["unknown parameter %s" % name for name in unknown]
             takes = ", ".join(self.parameters) or "no parameters"
@@ -732,7 +732,6 @@ class _Connection:
         self.service, self.sock = service, sock
         self.lines = _Lines(service.max_message + SLACK)
         self.jobs = {}  # by id; guarded by the service's lock
-        self.initialized = False
         self.waits = False  # was told "loading" or "busy", and is to be told when that is over
         self.ended = False  # the peer has ended its input
         self.events = None  # what the reader polls for
@@ -854,8 +853,7 @@ def _in_child():
     if process is None:
         return False
     current = process.current_process()
-    parent = getattr(process, "parent_process", None)  # Python 3.8
-    return getattr(current, "_inheriting", False) or current.name != "MainProcess" or parent is not None and parent() is not None
+    return getattr(current, "_inheriting", False) or type(current).__name__ != "_MainProcess"
 
 
 def _protect_output():
@@ -883,12 +881,22 @@ def _protect_output():
         try:
             if getattr(old.buffer, "protects", False):
                 continue
-            fd = old.fileno()
-            sink = Sink(fd, "w", closefd=False)
-            old.flush()
+            sink = Sink(old.fileno(), "w", closefd=False)
         except (AttributeError, ValueError, OSError):  # none, closed, or not a file
             continue
+        try:
+            old.flush()
+        except OSError:
+            pass
         setattr(sys, name, io.TextIOWrapper(sink, "utf-8", "backslashreplace", newline="\n", write_through=True))
+
+
+def _say(text):
+    """Write to stderr, whatever a program has put in its place."""
+    try:
+        sys.stderr.write(text)
+    except Exception:
+        pass
 
 
 def _fault_handler():
@@ -1021,7 +1029,7 @@ class _Service:
             raise
         except BaseException:
             import traceback
-            traceback.print_exc()
+            _say(traceback.format_exc())
             self.exit_code = 1
             sys.exit(1)
         finally:
@@ -1093,9 +1101,9 @@ class _Service:
         except KeyboardInterrupt:
             line, interrupted = self.error_line(job, _error("worker_error", "interrupted")), True
         context._finish()
-        with self.lock:
+        with self.lock:  # as one: a connection that waits for its last answer is closed when it has no jobs
             self.forget(job)
-        job.connection.send(line, context._attached)
+            job.connection.send(line, context._attached)
         context._attached = []
         context._clean()
         if interrupted:
@@ -1128,7 +1136,7 @@ class _Service:
             raise
         except BaseException as e:  # sys.exit too: a method does not end the worker
             message, detail = _describe(e)
-            print(detail["traceback"], file=sys.stderr, end="")
+            _say(detail["traceback"])
             return self.failed(job, context, _error("worker_error", message, detail))
         finally:
             self.end_if_forked()
@@ -1181,7 +1189,7 @@ class _Service:
                 self.turn()
         except BaseException:  # a worker that nobody listens to must not live on
             import traceback
-            traceback.print_exc()
+            _say(traceback.format_exc())
             os._exit(1)
 
     def turn(self):
@@ -1267,7 +1275,7 @@ class _Service:
         except BlockingIOError:
             return
         except OSError as e:  # out of descriptors: the caller waits in the backlog, we do not spin
-            print("workerd: accept: %s" % e, file=sys.stderr)
+            _say("workerd: accept: %s\n" % e)
             time.sleep(0.1)
             return
         sock.setblocking(False)
@@ -1330,7 +1338,11 @@ class _Service:
     def dispatch(self, connection, line, files):
         kept = False
         try:
-            message = _loads(line)
+            try:
+                message = _loads(line)
+            except ValueError as e:
+                connection.refuse(None, "parse_error", "not JSON: %s" % e)
+                return
             request = self.checked(connection, message)
             if request is None:
                 return
@@ -1343,8 +1355,6 @@ class _Service:
                 connection.answer(id, {})
             else:
                 kept = self.admit(connection, id, method, params, files)
-        except ValueError as e:
-            connection.refuse(None, "parse_error", "not JSON: %s" % e)
         finally:
             if not kept:
                 _close_all(files)
@@ -1404,7 +1414,8 @@ class _Service:
             connection.waits = state != "ready"
             methods = [method.info() for method in self.methods.values()]
             connection.answer(id, {"protocol": PROTOCOL, "worker": self.worker.name, "methods": methods, "state": state})
-            if self.loading and self.load_report is not None:
+            first = next((each for each in self.connections if each.waits), None)
+            if self.loading and self.load_report is not None and connection is first:
                 connection.notify("notifications/progress", self.load_report)
 
     def admit(self, connection, id, name, params, files):

@@ -135,6 +135,30 @@ class Stop(WorkerCase):
         self.terminate()
         self.assertEqual(0, self.ended())
 
+    def test_in_native_code_that_no_signal_interrupts(self):
+        source = '''
+            import ctypes, signal
+
+            def native(ctx):
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # on this thread: another one gets it
+                ctx.progress(0)
+                ctypes.CDLL(None).sleep(1000)
+
+            @worker.%s
+            def deep(*args):
+                native(args[-1])
+            '''
+        for kind in ("load", "method"):
+            with self.subTest(kind):
+                self.spawn(source % kind, WORKERD_STOP_TIMEOUT="0.2")
+                c = self.connect()
+                c.initialize()
+                if kind == "method":
+                    c.request(1, "deep", progressToken=1)
+                c.notification("notifications/progress")
+                self.terminate()
+                self.assertEqual(0, self.ended())
+
     def test_a_library_that_takes_the_signal(self):
         self.spawn('''
             import signal

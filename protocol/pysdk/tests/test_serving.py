@@ -195,6 +195,11 @@ class Connections(WorkerCase):
         c.sock.shutdown(socket.SHUT_WR)
         self.assertEqual({"last": "line"}, c.answer(5)["result"])
         self.assertIsNone(c.line())
+        for _ in range(50):  # the end of input sometimes comes just when the answer is ready
+            c = self.connect()
+            c.request(1, "echo")
+            c.sock.shutdown(socket.SHUT_WR)
+            self.assertEqual([{}, None], [c.answer(1)["result"], c.line()])
 
     def test_requests_of_several_connections_run_in_turn(self):
         self.spawn(HOLD)
