@@ -25,7 +25,11 @@ func (c *Children) KillInstance(instance string, keep func(marker string) bool) 
 func liveMarkers(instance string) []string {
 	prefix := []byte(MarkerVar + "=" + instance + "/")
 	var out []string
+	own, _ := os.Readlink("/proc/self/ns/pid")
 	for _, pid := range allPIDs() {
+		if ns, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid"); err != nil || ns != own {
+			continue // gone, somebody else's, or in a container: that is its engine's to end
+		}
 		environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 		if err != nil {
 			continue // gone, or somebody else's

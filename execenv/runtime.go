@@ -25,4 +25,6 @@ var runtimes = map[string]Runtime{
 }
 
 // builtKinds are the kinds that workerd as a whole can run: the others are planned and refused.
-var builtKinds = map[string]bool{manifest.Venv: true}
+var builtKinds = map[string]bool{
+	manifest.Venv: true, manifest.Docker: true, manifest.Podman: true, manifest.Apptainer: true,
+}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -26,6 +27,11 @@ func (s *Supervisor) FindLeftovers() {
 	}
 	keep := map[string]bool{}
 	for _, r := range records {
+		if r.Container != "" { // its engine has to be asked, which may take its time
+			keep[r.marker()] = true
+			s.leftovers = append(s.leftovers, r)
+			continue
+		}
 		p, err := adoptProcess(r.PID, r.Start, s.children)
 		if err != nil {
 			r.remove()
@@ -42,6 +48,9 @@ func (s *Supervisor) FindLeftovers() {
 	}
 	if killed := s.children.KillInstance(s.cfg.Instance, func(marker string) bool { return keep[marker] }); len(killed) > 0 {
 		s.log.Warn("ended workers that an earlier workerd left without a record", keyPID, killed)
+	}
+	for _, r := range s.leftovers {
+		s.recorded[r.Slug+"/"+strconv.FormatInt(r.N, 10)] = true
 	}
 	s.sweepSockets(dir)
 }
@@ -101,6 +110,11 @@ func (s *Supervisor) endUnclaimed() {
 // endLeftover stops a worker of an earlier workerd as any other is stopped, and returns when it and its tree are gone.
 func (s *Supervisor) endLeftover(r *record, patience time.Duration, why string) {
 	log := s.log.With(keyProvider, r.Slug, keyPID, r.PID, keyReason, why)
+	if r.Container != "" {
+		log.Info("the container of an earlier workerd is ended", keyContainer, r.Container)
+		s.endContainer(r, patience)
+		return
+	}
 	if p, err := adoptProcess(r.PID, r.Start, s.children); err == nil {
 		log.Info("the worker of an earlier workerd is ended")
 		if patience > 0 {
@@ -127,6 +141,10 @@ func (s *Supervisor) endLeftover(r *record, patience time.Duration, why string) 
 func (p *provider) adopt() {
 	left := p.left
 	p.left = nil
+	if slices.ContainsFunc(left, func(r *record) bool { return r.Container != "" }) {
+		p.adoptContainers(left)
+		return
+	}
 	seats := p.seats()
 	var end []*record
 	for _, r := range left {
@@ -146,8 +164,14 @@ func (p *provider) adopt() {
 		p.move(w, evStart, "adopted from the workerd before")
 		p.limitStart(f)
 	}
+	p.endThenBoot(end)
+}
+
+// endThenBoot ends leftovers that are of no use, and then boots what is missing.
+func (p *provider) endThenBoot(end []*record) {
 	if len(end) == 0 {
 		p.boot()
+		p.demand()
 		return
 	}
 	patience := p.manifest.Start.StopTimeout.D()

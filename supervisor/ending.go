@@ -13,6 +13,7 @@ import (
 	"workerd/protocol"
 )
 
+// onKill ends a worker's process at once for a reason of workerd's own.
 func (p *provider) onKill(f *life, c cause, reason string) {
 	if p.workerOf(f) == nil || isClosed(f.exited) {
 		return
@@ -24,6 +25,7 @@ func (p *provider) onKill(f *life, c cause, reason string) {
 	f.signal(syscall.SIGKILL)
 }
 
+// onExit settles the end of a process: what it forked goes, its requests are resolved, and the policy says what follows.
 func (p *provider) onExit(f *life, e ended) {
 	f.stopTimers()
 	p.bootDone()
@@ -33,8 +35,11 @@ func (p *provider) onExit(f *life, e ended) {
 	asked := w != nil && w.state == Draining
 	if !asked && w != nil {
 		end := ending{cause: causeExit, code: e.code, wasReady: !f.readyAt.IsZero(), signature: f.exit.Reason + lastLine(f.exit.Output)}
-		if f.cause != "" {
+		switch {
+		case f.cause != "":
 			end.cause = f.cause
+		case e.oom:
+			end.cause = causeOOM
 		}
 		if end.wasReady {
 			end.readyFor = time.Since(f.readyAt)
@@ -48,6 +53,8 @@ func (p *provider) onExit(f *life, e ended) {
 	p.sweep(f, w, asked)
 }
 
+// sweep looks through all processes for what a dead worker left, apart from the provider's goroutine. A worker that was
+// told to stop counts as stopped only then.
 func (p *provider) sweep(f *life, w *worker, asked bool) {
 	p.lives.Add(1)
 	go func() {
@@ -65,6 +72,7 @@ func (p *provider) sweep(f *life, w *worker, asked bool) {
 	}()
 }
 
+// onStopped is the end of a stop: the process and its tree are gone.
 func (p *provider) onStopped(w *worker, f *life) {
 	w.lastExit, w.life = f.exit, nil
 	p.lastExit = f.exit
@@ -81,6 +89,7 @@ func (p *provider) onStopped(w *worker, f *life) {
 	}
 }
 
+// died follows an ending that nobody asked for.
 func (p *provider) died(w *worker, f *life, e ending, exit *protocol.Exit) {
 	w.life, w.lastExit, p.lastExit = nil, exit, exit
 	p.deaths++
@@ -106,7 +115,11 @@ func (p *provider) died(w *worker, f *life, e ending, exit *protocol.Exit) {
 		w.restarts++
 		p.execute(w, evRespawn, exit.Reason, p.spec)
 	case actRetry:
-		w.restarts++
+		if e.cause == causeEngine {
+			p.engineDown(w, exit)
+		} else {
+			w.restarts++
+		}
 		w.retryAt = time.Now().Add(d.after)
 		p.move(w, evRetry, exit.Reason)
 		w.timer = time.AfterFunc(d.after, func() { p.post(func() { p.onRetry(w) }) })
@@ -126,10 +139,14 @@ func (p *provider) died(w *worker, f *life, e ending, exit *protocol.Exit) {
 
 func (p *provider) onRetry(w *worker) {
 	if w.state == Backoff && p.mayRun() {
+		if p.failure == nil {
+			p.pool.admit()
+		}
 		p.execute(w, evStart, "restart after "+w.reason, p.spec)
 	}
 }
 
+// othersUp says whether another seat serves or may come to serve.
 func (p *provider) othersUp(w *worker) bool {
 	for _, x := range p.workers {
 		if x != w && (x.state == Ready || x.state == Loading || x.state == Starting || x.state == Backoff) {
@@ -144,6 +161,15 @@ func (p *provider) startError(exit *protocol.Exit) *protocol.Error {
 		WithDetail(exit).From(p.slug, "")
 }
 
+// engineDown answers requests while the container engine does not answer, until the next start is tried.
+func (p *provider) engineDown(w *worker, exit *protocol.Exit) {
+	if !p.othersUp(w) {
+		e := protocol.Errorf(protocol.EngineUnavailable, "%s", exit.Reason).From(p.slug, "")
+		p.pool.refuse(e, e)
+	}
+}
+
+// fail ends all further tries: waiting requests get worker_start_failed, later ones provider_failed at once.
 func (p *provider) fail(exit *protocol.Exit) {
 	p.failed = exit
 	p.failure = protocol.Errorf(protocol.ProviderFailed, "%s has failed and is not restarted until its manifest changes or an operator restarts it: %s",
@@ -152,6 +178,7 @@ func (p *provider) fail(exit *protocol.Exit) {
 	p.pool.refuse(p.startError(exit), p.failure)
 }
 
+// recovered forgets a failure: requests are admitted again.
 func (p *provider) recovered() {
 	p.failure, p.failed = nil, nil
 	if !p.held && p.closing == open {
@@ -159,6 +186,7 @@ func (p *provider) recovered() {
 	}
 }
 
+// describe says how a process ended, with the last lines that it printed.
 func (f *life) describe(e ended) *protocol.Exit {
 	x := &protocol.Exit{Time: time.Now().UTC(), Output: tail(f.paths.log, tailBytes)}
 	switch {
@@ -173,8 +201,14 @@ func (f *life) describe(e ended) *protocol.Exit {
 	default:
 		x.Reason = "unknown (adopted)" // no child of ours, and a kernel before 6.15
 	}
-	if f.reason != "" {
-		x.Reason += ": " + f.reason
+	if e.oom {
+		x.OOMKilled = true
+		x.Reason += ": out of memory (limits.memory)"
+	}
+	for _, more := range []string{e.note, f.reason} {
+		if more != "" {
+			x.Reason += ": " + more
+		}
 	}
 	if f.readyAt.IsZero() && f.cause != causeAsked {
 		x.Reason += " before it was ready"

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+
+	"golang.org/x/sys/unix"
 
 	"workerd/protocol"
 )
@@ -45,6 +48,21 @@ func parseInitialize(line []byte, id uint64) (*protocol.InitializeResult, error)
 		return m.Result, nil
 	}
 	return nil, fmt.Errorf("the worker answered initialize with the state %q; loading, ready and busy are known", m.Result.State)
+}
+
+// peerPID returns the pid of the process that listens where uc is connected to; 0 where it cannot be known.
+func peerPID(uc *net.UnixConn) int32 {
+	raw, err := uc.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := int32(0)
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = cred.Pid
+		}
+	})
+	return pid
 }
 
 // lostError: a connection ended before initialize was answered.

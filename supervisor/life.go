@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"workerd/execenv"
+	"workerd/manifest"
 	"workerd/protocol"
 )
 
@@ -47,6 +48,7 @@ type life struct {
 	gone   chan struct{} // closed when exit is complete
 	exit   *protocol.Exit
 
+	peer     atomic.Int32  // pid of who listens on the worker's socket, as this host has it
 	numbers  atomic.Uint64 // requests and pings towards this worker
 	complain func(what string, line []byte)
 
@@ -60,6 +62,10 @@ func (f *life) number() uint64 { return f.numbers.Add(1) }
 func newLife(p *provider, n int64, s *spec, restarts int) (*life, error) {
 	f := makeLife(p, n, s)
 	f.restarts = restarts
+	if s.plan.Engine != "" {
+		f.beginLater()
+		return f, nil
+	}
 	b, err := f.exec()
 	if err != nil {
 		f.cancel()
@@ -88,6 +94,45 @@ func (f *life) begin(b body) {
 	f.body = b
 	f.wg.Go(func() { f.watch(b) })
 	f.wg.Go(f.handshake)
+}
+
+// beginLater starts the worker's container apart from the provider's goroutine: an engine takes its time. What ends the life
+// meanwhile ends the start.
+func (f *life) beginLater() {
+	f.wg.Go(func() {
+		b, err := f.runContainer()
+		f.wg.Add(1) // until the provider has heard of it
+		f.p.post(func() {
+			defer f.wg.Done()
+			if err != nil {
+				f.p.onNotStarted(f, err)
+			} else {
+				f.p.onStarted(f, b)
+			}
+		})
+	})
+}
+
+// runContainer makes the worker's places and has the engine start it.
+func (f *life) runContainer() (body, error) {
+	e, err := f.p.sup.engineOf(f.spec.plan)
+	if err != nil {
+		return nil, err
+	}
+	if f.paths, err = f.p.sup.places(f.p.slug, f.n); err != nil {
+		return nil, err
+	}
+	log, err := f.paths.open()
+	if err != nil {
+		return nil, err
+	}
+	_ = log.Close() // the output stays with the engine until the end
+	cmd, err := f.p.sup.cfg.Planner.Command(f.spec.plan, execenv.WorkerParams{N: f.n, Socket: f.paths.socket, Tmp: f.paths.tmp})
+	if err != nil {
+		return nil, err
+	}
+	name := execenv.ContainerName(f.p.sup.cfg.Instance, f.p.slug, f.n)
+	return runContainer(f.ctx, e, f.spec.plan.Kind, name, f.p.sup.cfg.Instance, cmd, f.paths.log, f.p.sup.children)
 }
 
 // watch follows the worker to its end. The record lets a later workerd take over.
@@ -139,10 +184,14 @@ func (f *life) exec() (b body, err error) {
 	return &processBody{proc, f.marker()}, nil
 }
 
-// pid is the worker's own process, 0 while there is none.
+// pid is the worker's own process, 0 while there is none. In a container that is not the first one, which is an init or the
+// engine's runner: it is the one that listens on the worker's socket.
 func (f *life) pid() int {
 	if f.body == nil {
 		return 0
+	}
+	if peer := int(f.peer.Load()); peer > 0 && f.spec.plan.Kind != manifest.Venv {
+		return peer
 	}
 	return f.body.pid()
 }
@@ -229,6 +278,7 @@ func (f *life) initialize(ctx context.Context, uc *net.UnixConn) (*protocol.Conn
 			return nil, nil, err
 		}
 	}
+	f.peer.CompareAndSwap(0, peerPID(uc))
 	serve := f.spec.manifest.Serve
 	conn := protocol.NewConn(uc, int(serve.MaxMessage))
 	id := f.number()

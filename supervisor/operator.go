@@ -11,6 +11,7 @@ import (
 	"workerd/protocol"
 )
 
+// find returns a provider, or why there is none.
 func (s *Supervisor) find(slug string) (*provider, error) {
 	if p := s.lookup(slug); p != nil {
 		return p, nil
@@ -25,6 +26,7 @@ func (s *Supervisor) find(slug string) (*provider, error) {
 	return nil, fmt.Errorf("%w: %s", protocol.ErrNoProvider, slug)
 }
 
+// Status describes the providers with these slugs, all where there are none, sorted by slug.
 func (s *Supervisor) Status(slugs []string) protocol.Status {
 	wanted := func(slug string) bool { return len(slugs) == 0 || slices.Contains(slugs, slug) }
 	out := []protocol.ProviderStatus{}
@@ -44,6 +46,7 @@ func (s *Supervisor) Status(slugs []string) protocol.Status {
 	return protocol.Status{Providers: out}
 }
 
+// Start makes all replicas of a provider run.
 func (s *Supervisor) Start(ctx context.Context, slug string, wait bool) error {
 	p, err := s.find(slug)
 	if err != nil {
@@ -52,6 +55,7 @@ func (s *Supervisor) Start(ctx context.Context, slug string, wait bool) error {
 	return p.start(ctx, wait)
 }
 
+// Stop ends all workers of a provider until Start.
 func (s *Supervisor) Stop(ctx context.Context, slug string, wait bool) error {
 	p, err := s.find(slug)
 	if err != nil {
@@ -60,6 +64,7 @@ func (s *Supervisor) Stop(ctx context.Context, slug string, wait bool) error {
 	return p.stop(ctx, wait)
 }
 
+// Restart replaces all workers of a provider as its on_change says.
 func (s *Supervisor) Restart(ctx context.Context, slug string, wait bool) error {
 	p, err := s.find(slug)
 	if err != nil {
@@ -68,6 +73,7 @@ func (s *Supervisor) Restart(ctx context.Context, slug string, wait bool) error 
 	return p.restart(ctx, wait)
 }
 
+// SmokeFile names the smoke input of a provider.
 func (s *Supervisor) SmokeFile(slug string) (string, error) {
 	p, err := s.find(slug)
 	if err != nil {
@@ -87,6 +93,7 @@ func (s *Supervisor) SmokeFile(slug string) (string, error) {
 	return file, nil
 }
 
+// Logs writes the last lines that a provider's workers printed, and with follow what comes, until ctx ends.
 func (s *Supervisor) Logs(ctx context.Context, slug string, lines int, follow bool, w io.Writer) error {
 	if _, err := s.find(slug); err != nil && !errors.Is(err, protocol.ErrInvalidManifest) {
 		return err
@@ -94,10 +101,12 @@ func (s *Supervisor) Logs(ctx context.Context, slug string, lines int, follow bo
 	return showLogs(ctx, s.logDir(slug), lines, follow, w)
 }
 
+// Events delivers what happens from now on until ctx ends.
 func (s *Supervisor) Events(ctx context.Context) <-chan protocol.Event {
 	return s.events.subscribe(ctx)
 }
 
+// Reload reads the manifest directories again and returns when what they say is applied.
 func (s *Supervisor) Reload(ctx context.Context) error {
 	if s.cfg.Rescan == nil {
 		return errors.New("nothing to read again")
@@ -110,6 +119,7 @@ func (s *Supervisor) Reload(ctx context.Context) error {
 	return s.Planned(ctx)
 }
 
+// Planned returns when no provider is still making a plan of its newest manifest.
 func (s *Supervisor) Planned(ctx context.Context) error {
 	for _, p := range s.all() {
 		if err := p.planned(ctx); err != nil && ctx.Err() != nil {

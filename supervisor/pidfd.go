@@ -18,6 +18,8 @@ type ended struct {
 	code   int            // -1 for a signal
 	signal syscall.Signal // 0 for a code
 	known  bool           // false: somebody else reaped it
+	oom    bool           // killed for memory
+	note   string         // what the engine says beyond that
 }
 
 // process is one child that workerd executed, or one of an earlier workerd that was adopted. Its identity is the pidfd: no

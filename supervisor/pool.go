@@ -128,8 +128,6 @@ func (p *pool) fullLocked() *protocol.Error {
 		From(p.slug, "")
 }
 
-// takeLocked assigns r to the lane that has been idle longest; nil where none is free.
-// untakeLocked undoes an assignment whose request was never sent: the lane turned out to be dead.
 // release gives a lane back after its request ended; the next waiting request takes it over.
 func (p *pool) release(r *request, l *lane) {
 	p.mu.Lock()
@@ -307,7 +305,3 @@ func (p *pool) setLimits(l limits) {
 	p.maxMessage.Store(l.maxMessage)
 	p.mu.Unlock()
 }
-
-// announce tells everybody who waits what they wait for. short says whether a further request should poke demand.
-// standing says where a request stands, for its heartbeat.
-// load is the pool's counters at one instant.

@@ -52,6 +52,7 @@ type provider struct {
 	planErr  error                    // no plan could be made of it
 	planning int                      // number of the newest planning; older results are dropped
 	replans  int                      // tries of the newest plan that failed for a passing reason
+	pulling  string                   // the pull under way, in words
 	planDone int                      // the newest planning that has ended
 	applied  [32]byte                 // hash of the newest manifest taken in
 	stamp    string                   // of the files beside it

@@ -5,6 +5,7 @@ import (
 	"time"
 )
 
+// takeLocked assigns r to the lane that has been idle longest; nil where none is free.
 func (p *pool) takeLocked(r *request) *lane {
 	if len(p.idle) == 0 {
 		return nil
@@ -22,6 +23,7 @@ func (p *pool) assignLocked(r *request, l *lane) {
 	p.running++
 }
 
+// untakeLocked undoes an assignment whose request was never sent: the lane turned out to be dead.
 func (p *pool) untakeLocked(r *request, l *lane) {
 	r.lane = nil
 	l.life.busy--
@@ -77,6 +79,7 @@ func (p *pool) dropIdleLocked(l *lane) {
 	}
 }
 
+// announce tells everybody who waits what they wait for. short says whether a further request should poke demand.
 func (p *pool) announce(phase string, short bool) {
 	p.mu.Lock()
 	p.short = short
@@ -95,6 +98,7 @@ func (p *pool) announce(phase string, short bool) {
 	}
 }
 
+// standing says where a request stands, for its heartbeat.
 func (p *pool) standing(r *request) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,6 +119,7 @@ func waitingMessage(phase string, place int) string {
 	return fmt.Sprintf("%s (queued, place %d)", phase, place)
 }
 
+// load is the pool's counters at one instant.
 type load struct {
 	running, waiting, queue int
 	lastBusy                time.Time

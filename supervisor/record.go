@@ -24,7 +24,7 @@ type record struct {
 	BootID   string    `json:"boot_id"`
 	Slug     string    `json:"slug"`
 	N        int64     `json:"n"`
-	PID      int       `json:"pid"`
+	PID      int       `json:"pid"`   // of the process whose end is the worker's: of a container its first one
 	Start    uint64    `json:"start"` // clock ticks after boot
 	Run      string    `json:"run"`   // the version that it runs, see runKey
 	Socket   string    `json:"socket"`
@@ -32,6 +32,9 @@ type record struct {
 	Log      string    `json:"log"`
 	Started  time.Time `json:"started"`
 	Restarts int       `json:"restarts"`
+	// Of a container: the kind of its engine, and its id.
+	Engine    string `json:"engine,omitempty"`
+	Container string `json:"container,omitempty"`
 }
 
 func (r *record) marker() string { return execenv.Marker(r.Instance, r.Slug, r.N) }

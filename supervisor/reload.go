@@ -47,17 +47,43 @@ func (p *provider) plan(m *manifest.Manifest, warnings []string, edited bool) {
 	p.planning++
 	n := p.planning
 	p.lives.Go(func() {
-		plan, err := p.sup.cfg.Planner.Plan(p.sup.ctx, m)
+		err := p.pull(p.sup.ctx, m)
+		var plan *execenv.Plan
+		if err == nil {
+			plan, err = p.sup.cfg.Planner.Plan(p.sup.ctx, m)
+		}
 		if err == nil {
 			err = p.sup.cfg.Planner.Prepare(plan)
 		}
 		p.post(func() {
 			if n == p.planning {
-				p.planDone = n
+				p.planDone, p.pulling = n, ""
 				p.onPlanned(m, plan, err, warnings, edited)
 			}
 		})
 	})
+}
+
+// pull fetches the image of a docker or podman provider as env.pull says, on a timeout of its own and outside any start's
+// clock. Whoever waits hears how far it is.
+func (p *provider) pull(ctx context.Context, m *manifest.Manifest) error {
+	if m.Env.Kind != manifest.Docker && m.Env.Kind != manifest.Podman || m.Env.Pull == "never" {
+		return nil
+	}
+	e, err := p.sup.cfg.Planner.Engine(m.Env.Kind)
+	if err != nil {
+		return err
+	}
+	if m.Env.Pull == "missing" {
+		if _, err := e.ImageInspect(ctx, m.Env.Image); !execenv.IsEngineError(err, execenv.EngineImageMissing) {
+			return nil // it is there; or what is wrong with the engine is the plan's to say
+		}
+	}
+	note := func(line string) {
+		p.post(func() { p.pulling = "pulling " + m.Env.Image + ": " + line })
+	}
+	note("asking the registry")
+	return e.Pull(ctx, m.Env.Image, m.Env.PullTimeout.D(), note)
 }
 
 // planned waits until the newest manifest has been planned.
@@ -104,6 +130,11 @@ func (p *provider) onPlanned(m *manifest.Manifest, plan *execenv.Plan, err error
 		p.spec = s
 		p.recovered()
 		p.resize()
+		for _, w := range p.seats() {
+			if w.state == Backoff { // there was no plan until now
+				p.move(w, evDrain, "planned")
+			}
+		}
 		p.adopt()
 	case current.run != s.run:
 		p.switchTo(s, 0, "a new version")
@@ -138,9 +169,17 @@ func (p *provider) planAgain(m *manifest.Manifest, warnings []string, err error)
 	})
 }
 
-// failPlan makes a provider without any plan failed: its requests hear why.
+// failPlan makes a provider without any plan failed, or, where the reason may pass, wait for the next try: its requests hear why.
 func (p *provider) failPlan(err error) {
 	exit := &protocol.Exit{Reason: err.Error(), Time: time.Now().UTC()}
+	if causeOf(err) == causeEngine {
+		for _, w := range p.seats() {
+			p.move(w, evRetry, exit.Reason)
+			p.engineDown(w, exit)
+		}
+		p.lastExit = exit
+		return
+	}
 	for _, w := range p.seats() {
 		p.move(w, evFail, exit.Reason)
 	}

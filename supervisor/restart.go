@@ -19,6 +19,7 @@ const (
 	causeConnection   cause = "connection"    // closed its connection and did not take another
 	causeDeadline     cause = "deadline"      // killed with a request past its deadline
 	causeAsked        cause = "asked"         // operator, idleness, reload, shutdown
+	causeEngine       cause = "engine"        // the container engine does not answer
 	causePermanent    cause = "permanent"     // cannot be executed at all: missing interpreter, wrong protocol
 )
 
@@ -93,6 +94,10 @@ func decide(p policy, h history, e ending, now time.Time, jitter float64) (decis
 	}
 	if e.cause == causeAsked || p.policy == "never" || (p.policy == "on-failure" && e.cause == causeExit && e.code == 0) {
 		return decision{action: actStop, reason: "restart policy"}, n
+	}
+	if e.cause == causeEngine {
+		n.streak++
+		return decision{action: actRetry, after: delay(policy{backoff: max(p.backoff, time.Second), maxBackoff: p.maxBackoff}, n.streak, jitter)}, n
 	}
 	n = count(n, e, now)
 	if p.maxCrashes > 0 && len(n.crashes) >= p.maxCrashes {

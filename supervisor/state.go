@@ -43,6 +43,7 @@ var transitions = map[State]map[Event]State{
 	Stopped: {
 		evStart: Starting,
 		evDrain: Stopped, // stopping what is stopped is no error
+		evRetry: Backoff, // nothing can be planned now, for a reason that may pass
 		evFail:  Failed,  // no process could be made
 	},
 	Starting: {

@@ -13,7 +13,7 @@ func TestStateMachineEveryCell(t *testing.T) {
 	const no = State("")
 	want := map[State]map[Event]State{
 		//                   start           connected            ready           drain            exited           respawn            retry            fail
-		Stopped:  {evStart: Starting, evConnected: no, evReady: no, evDrain: Stopped, evExited: no, evRespawn: no, evRetry: no, evFail: Failed},
+		Stopped:  {evStart: Starting, evConnected: no, evReady: no, evDrain: Stopped, evExited: no, evRespawn: no, evRetry: Backoff, evFail: Failed},
 		Starting: {evStart: no, evConnected: Loading, evReady: Ready, evDrain: Draining, evExited: Stopped, evRespawn: Starting, evRetry: Backoff, evFail: Failed},
 		Loading:  {evStart: no, evConnected: no, evReady: Ready, evDrain: Draining, evExited: Stopped, evRespawn: Starting, evRetry: Backoff, evFail: Failed},
 		Ready:    {evStart: no, evConnected: no, evReady: no, evDrain: Draining, evExited: Stopped, evRespawn: Starting, evRetry: Backoff, evFail: Failed},

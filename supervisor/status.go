@@ -12,6 +12,9 @@ import (
 
 // phase says what waiting requests wait for, in words, and whether workers are missing that a request could start.
 func (p *provider) phase() (words string, short bool) {
+	if p.pulling != "" && p.spec == nil {
+		return p.pulling, true
+	}
 	best := Stopped
 	var at *worker
 	seats := p.seats()
@@ -83,7 +86,9 @@ func (p *provider) explain(s *protocol.ProviderStatus, best State) {
 		s.State, s.Reason = string(Failed), p.failed.Reason
 	case p.spec == nil && p.invalid != nil:
 		s.State, s.Reason = string(Invalid), p.invalid[0].Message
-	case p.spec == nil:
+	case p.spec == nil && p.pulling != "":
+		s.Reason = p.pulling
+	case p.spec == nil && best != Backoff:
 		s.Reason = "the environment is being probed"
 	case p.held && best == Stopped:
 		s.Reason = "stopped by the operator"

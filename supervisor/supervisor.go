@@ -55,8 +55,11 @@ type Supervisor struct {
 	killed   chan struct{}
 	killOnce sync.Once
 
-	apply     sync.Mutex // one reconcile at a time; guards leftovers
-	leftovers []*record  // workers of an earlier workerd that no provider has claimed yet
+	apply     sync.Mutex      // one reconcile at a time; guards leftovers
+	leftovers []*record       // workers of an earlier workerd that no provider has claimed yet
+	reaped    map[string]bool // engines that were asked for leftovers
+	recorded  map[string]bool // <slug>/<n> of all leftovers with a record; fixed before the first Apply
+	first     int64           // the first worker number of this life
 
 	mu        sync.RWMutex // guards what follows
 	providers map[string]*provider
@@ -81,8 +84,9 @@ func New(cfg Config) (*Supervisor, error) {
 	}
 	s := &Supervisor{
 		cfg: cfg, log: cfg.Log, events: newBroadcaster(), numbers: n, children: cfg.Children,
-		stops:     &stops{dir: filepath.Join(cfg.StateDir, "stops"), log: cfg.Log},
-		gate:      make(chan struct{}, max(4, 2*runtime.NumCPU())),
+		stops:  &stops{dir: filepath.Join(cfg.StateDir, "stops"), log: cfg.Log},
+		gate:   make(chan struct{}, max(4, 2*runtime.NumCPU())),
+		reaped: map[string]bool{}, recorded: map[string]bool{}, first: n.peek(),
 		providers: map[string]*provider{}, killed: make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background()) // Run ends it
@@ -165,6 +169,7 @@ func (s *Supervisor) Apply(set *manifest.Set) {
 		s.take(st)
 	}
 	s.endUnclaimed()
+	s.reapEngines(set)
 	if first {
 		s.sweepFronts()
 	}
@@ -287,14 +292,3 @@ func (s *Supervisor) places(slug string, n int64) (paths, error) {
 }
 
 func (s *Supervisor) logDir(slug string) string { return filepath.Join(s.cfg.StateDir, "logs", slug) }
-
-// find returns a provider, or why there is none.
-// Status describes the providers with these slugs, all where there are none, sorted by slug.
-// Start makes all replicas of a provider run.
-// Stop ends all workers of a provider until Start.
-// Restart replaces all workers of a provider as its on_change says.
-// SmokeFile names the smoke input of a provider.
-// Logs writes the last lines that a provider's workers printed, and with follow what comes, until ctx ends.
-// Events delivers what happens from now on until ctx ends.
-// Reload reads the manifest directories again and returns when what they say is applied.
-// Planned returns when no provider is still making a plan of its newest manifest.

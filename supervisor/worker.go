@@ -38,15 +38,76 @@ func (p *provider) execute(w *worker, e Event, reason string, s *spec) {
 		return
 	}
 	if err == nil {
-		p.limitStart(f)
+		if f.body != nil {
+			p.limitStart(f) // of a container: when it has been started
+		}
 		return
 	}
 	exit := &protocol.Exit{Reason: err.Error(), Time: time.Now().UTC()}
-	c := causeExit
-	if e, ok := errors.AsType[*execenv.Error](err); ok && e.Kind != execenv.Transient {
-		c = causePermanent
+	p.died(w, nil, ending{cause: causeOf(err), code: -1, signature: err.Error()}, exit)
+}
+
+// onStarted is the engine's word that a worker's container runs.
+func (p *provider) onStarted(f *life, b body) {
+	f.begin(b)
+	w := p.workerOf(f)
+	switch {
+	case w == nil || f.cause == causeAsked && f.stopping:
+		f.signal(syscall.SIGKILL) // it was told to stop while it was being started
+	case f.stopping:
+		f.signal(syscall.SIGKILL)
+	default:
+		p.limitStart(f)
 	}
-	p.died(w, nil, ending{cause: c, code: -1, signature: err.Error()}, exit)
+}
+
+// onNotStarted settles a start that the engine refused, or that was given up.
+func (p *provider) onNotStarted(f *life, err error) {
+	f.stopTimers()
+	f.cancel()
+	close(f.exited)
+	p.bootDone()
+	if f.paths.tmp != "" {
+		_ = execenv.RemoveTmp(f.paths.tmp)
+	}
+	w := p.workerOf(f)
+	f.exit = &protocol.Exit{Reason: err.Error(), Time: time.Now().UTC(), Output: tail(f.paths.log, tailBytes)}
+	asked := w == nil || w.state == Draining
+	if asked {
+		f.exit.Reason = "stopped before it was started"
+	}
+	close(f.gone)
+	if w == nil {
+		return
+	}
+	if asked {
+		p.onStopped(w, f)
+		return
+	}
+	p.died(w, f, ending{cause: causeOf(err), code: -1, signature: err.Error()}, f.exit)
+}
+
+// causeOf says what an error of a start means for the restart policy.
+func causeOf(err error) cause {
+	if e, ok := errors.AsType[*execenv.EngineError](err); ok {
+		switch e.Kind.Class() {
+		case execenv.EngineUnavailable:
+			return causeEngine
+		case execenv.Permanent:
+			return causePermanent
+		}
+		return causeExit
+	}
+	if e, ok := errors.AsType[*execenv.Error](err); ok {
+		switch e.Kind {
+		case execenv.Transient:
+			return causeExit
+		case execenv.EngineUnavailable:
+			return causeEngine
+		}
+		return causePermanent
+	}
+	return causeExit
 }
 
 // track makes the provider's end wait for a life's goroutines.
@@ -187,15 +248,6 @@ func (p *provider) onHealth(f *life) {
 	f.after(max(wait, time.Millisecond), func() { p.onHealth(f) })
 }
 
-// onKill ends a worker's process at once for a reason of workerd's own.
-// onExit settles the end of a process: what it forked goes, its requests are resolved, and the policy says what follows.
-// sweep looks through all processes for what a dead worker left, apart from the provider's goroutine. A worker that was
-// told to stop counts as stopped only then.
-// onStopped is the end of a stop: the process and its tree are gone.
-// died follows an ending that nobody asked for.
-// othersUp says whether another seat serves or may come to serve.
-// fail ends all further tries: waiting requests get worker_start_failed, later ones provider_failed at once.
-// recovered forgets a failure: requests are admitted again.
 // stopWorker drains a worker, then ends it: SIGTERM when its requests are done or half of stop_timeout has passed, SIGKILL
 // to everything at stop_timeout.
 func (p *provider) stopWorker(w *worker, reason string) {
@@ -239,7 +291,6 @@ func (p *provider) onDrained(f *life) {
 	}
 }
 
-// describe says how a process ended, with the last lines that it printed.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:

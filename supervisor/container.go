@@ -1,0 +1,244 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"workerd/execenv"
+)
+
+// engine is what the supervisor needs of docker or podman. Every verb has a deadline of its own.
+type engine interface {
+	Run(ctx context.Context, c execenv.Command) (id string, err error)
+	Inspect(ctx context.Context, id string) (execenv.Container, error)
+	Kill(ctx context.Context, id, signal string) error
+	Remove(ctx context.Context, id string) error
+	Logs(ctx context.Context, id string, opt execenv.LogOptions, w io.Writer) error
+	List(ctx context.Context, labels map[string]string) ([]execenv.Container, error)
+}
+
+var _ engine = (*execenv.Engine)(nil)
+
+const (
+	// settleWithin is how long an engine may take to notice that a container's process has ended.
+	settleWithin = 10 * time.Second
+	// lookEvery is how often a container is looked at whose process cannot be waited on from here.
+	lookEvery = 2 * time.Second
+	// termAgain is how soon after its start a container may not have heard a SIGTERM: it is sent once more then.
+	termAgain = time.Second
+)
+
+// containerBody is a worker in a container of docker or podman. The engine alone starts, stops and removes it; that its process
+// has ended is seen by a pidfd like any other's.
+type containerBody struct {
+	engine  engine
+	kind    string
+	id      string
+	log     string // where its output is saved before it is removed
+	started time.Time
+	init    *process // the container's first process, which need not be the worker; nil where it cannot be seen from here
+	ended   chan struct{}
+	removed atomic.Bool
+	wg      sync.WaitGroup // signals under way
+}
+
+var _ body = (*containerBody)(nil)
+
+// runContainer starts the container of a worker and returns when it runs, or why it does not; then nothing of it is left.
+func runContainer(ctx context.Context, e engine, kind, name, instance string, cmd execenv.Command, log string, children *execenv.Children) (*containerBody, error) {
+	id, err := e.Run(ctx, cmd)
+	if err != nil {
+		removeStillborn(e, name, instance, log)
+		return nil, err
+	}
+	c, err := e.Inspect(ctx, id)
+	if err != nil {
+		removeStillborn(e, name, instance, log)
+		return nil, err
+	}
+	return newContainerBody(e, kind, c, log, children), nil
+}
+
+// newContainerBody takes charge of a container that is there.
+func newContainerBody(e engine, kind string, c execenv.Container, log string, children *execenv.Children) *containerBody {
+	b := &containerBody{engine: e, kind: kind, id: c.ID, log: log, started: time.Now(), ended: make(chan struct{})}
+	if c.State == execenv.ContainerRunning && c.PID > 0 {
+		if st, err := execenv.ReadStat(c.PID); err == nil {
+			if p, err := adoptProcess(c.PID, st.Start, children); err == nil {
+				b.init = p
+			}
+		}
+	}
+	return b
+}
+
+// removeStillborn removes the container of a start that failed, if the engine made one, and saves what it printed. It is found
+// by name, and ours only if its labels say so too.
+func removeStillborn(e engine, name, instance, log string) {
+	ctx, cancel := context.WithTimeout(context.Background(), settleWithin) // the start's own context may be what ended
+	defer cancel()
+	c, err := e.Inspect(ctx, name)
+	if err != nil {
+		return
+	}
+	if _, _, ours := c.Worker(instance); !ours {
+		return
+	}
+	saveLogs(ctx, e, c.ID, log)
+	_ = e.Remove(ctx, c.ID)
+}
+
+func (b *containerBody) pid() int {
+	if b.init == nil {
+		return 0
+	}
+	return b.init.pid
+}
+
+func (b *containerBody) container() string { return b.id }
+
+// await returns when the container's first process has ended. Where that cannot be seen from here the engine is asked now and
+// then.
+func (b *containerBody) await() {
+	defer close(b.ended)
+	if b.init != nil {
+		b.init.await()
+		return
+	}
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
+		c, err := b.engine.Inspect(ctx, b.id)
+		cancel()
+		if err == nil && c.State != execenv.ContainerRunning || execenv.IsEngineError(err, execenv.EngineNoContainer) {
+			return
+		}
+		time.Sleep(lookEvery)
+	}
+}
+
+// settle asks the engine how the container ended, saves its output and removes it.
+func (b *containerBody) settle() ended {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*settleWithin)
+	defer cancel()
+	e := ended{code: -1}
+	c, err := b.inspectEnded(ctx)
+	switch {
+	case err != nil:
+		e.note = "the engine cannot say how: " + err.Error()
+	case c.ExitCode != nil:
+		e = containerEnded(*c.ExitCode)
+		e.oom = c.OOMKilled
+		e.note = c.Error
+	}
+	saveLogs(ctx, b.engine, b.id, b.log)
+	if err := b.engine.Remove(ctx, b.id); err == nil {
+		b.removed.Store(true)
+	}
+	return e
+}
+
+// inspectEnded asks until the engine has noticed the end.
+func (b *containerBody) inspectEnded(ctx context.Context) (execenv.Container, error) {
+	deadline := time.Now().Add(settleWithin)
+	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		c, err := b.engine.Inspect(ctx, b.id)
+		if err == nil && c.State != execenv.ContainerRunning {
+			return c, nil
+		}
+		if execenv.IsEngineError(err, execenv.EngineNoContainer) || time.Now().After(deadline) {
+			if err == nil {
+				err = errors.New("it still calls the container running")
+			}
+			return c, err
+		}
+		time.Sleep(pause)
+	}
+}
+
+// containerEnded reads a container's exit code: an init passes a signal on as 128 and its number.
+func containerEnded(code int) ended {
+	if code > 128 && code <= 128+64 {
+		return ended{code: -1, signal: syscall.Signal(code - 128), known: true}
+	}
+	return ended{code: code, known: true}
+}
+
+// saveLogs writes a container's output to the worker's log. A full disk loses it, and nothing else.
+func saveLogs(ctx context.Context, e engine, id, log string) {
+	f, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	_ = e.Logs(ctx, id, execenv.LogOptions{}, f)
+}
+
+// signal has the engine send a signal; whoever called does not wait for it.
+func (b *containerBody) signal(sig syscall.Signal) {
+	name := map[syscall.Signal]string{unix.SIGTERM: "TERM", unix.SIGKILL: "KILL"}[sig]
+	b.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*settleWithin)
+		defer cancel()
+		err := b.engine.Kill(ctx, b.id, name)
+		if sig == unix.SIGKILL && err != nil {
+			_ = b.engine.Remove(ctx, b.id)
+		}
+		if sig != unix.SIGTERM || time.Since(b.started) > 2*termAgain {
+			return
+		}
+		select { // so early the worker's init may not have been there to hear it
+		case <-b.ended:
+		case <-time.After(termAgain):
+			_ = b.engine.Kill(ctx, b.id, name)
+		}
+	})
+}
+
+// sweep removes a container that could not be removed at once.
+func (b *containerBody) sweep() []int {
+	b.wg.Wait()
+	for pause := 100 * time.Millisecond; !b.removed.Load() && pause < time.Minute; pause *= 4 {
+		ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
+		if b.engine.Remove(ctx, b.id) == nil {
+			b.removed.Store(true)
+		} else {
+			time.Sleep(pause)
+		}
+		cancel()
+	}
+	return nil
+}
+
+func (b *containerBody) release() {
+	if b.init != nil {
+		b.init.release()
+	}
+}
+
+func (b *containerBody) enter(r *record) {
+	r.Engine, r.Container = b.kind, b.id
+	if b.init != nil {
+		r.PID, r.Start = b.init.pid, b.init.start
+	}
+}
+
+// String names the container for logs.
+func (b *containerBody) String() string { return fmt.Sprintf("%s container %.12s", b.kind, b.id) }
+
+// engineOf returns the engine of a plan.
+func (s *Supervisor) engineOf(pl *execenv.Plan) (engine, error) {
+	e, err := s.cfg.Planner.EngineOf(pl)
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
