@@ -4,7 +4,10 @@ STATICCHECK := bin/staticcheck-0.8.2-$(shell $(GO) env GOVERSION)
 
 export FUZZTIME
 
-.PHONY: help build build-nocgo demo test test-short race lint tidy fuzz bench smoke install-deps clean
+# 1: `make test` also sets up docker, podman and Apptainer on this machine and tests with them; as root.
+ENGINES     ?= 0
+
+.PHONY: help build build-nocgo demo test test-short race lint tidy fuzz bench smoke engine-setup engine-images engines install-deps clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -21,7 +24,7 @@ demo: ## run the demo; installs what it needs where it may
 	$(GO) run ./cmd/workerd demo
 
 test: install-deps ## run everything that CI runs; installs what it needs where it may
-	@.ci/stages lint tidy build-nocgo race fuzz bench smoke
+	@.ci/stages lint tidy build-nocgo race $(if $(filter 1,$(ENGINES)),engine-setup engine-images engines) fuzz bench smoke
 
 test-short: ## run the fast tests only
 	$(GO) test -short ./...
@@ -52,8 +55,17 @@ bench: ## run each benchmark once, to see that it runs; for figures use go test 
 smoke: ## run the smoke test of every provider through the real binary
 	@.ci/smoke
 
+engine-setup: ## set up container engines and a test user on this machine, as root
+	@.ci/engines
+
+engine-images: engine-setup ## build the images of the engine tests
+	@.ci/images
+
+engines: engine-images ## run the tests that need container engines, as the test user
+	@.ci/test-engines
+
 install-deps: ## install what the tests need, as root; else print the line to run
-	@.ci/install test
+	@.ci/install test $(if $(filter 1,$(ENGINES)),engines)
 
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin .ci/cache
