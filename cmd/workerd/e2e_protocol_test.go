@@ -180,7 +180,9 @@ func TestE2ECase86MessageSizes(t *testing.T) {
 		text := bytes.Repeat([]byte{'x'}, size)
 		begin := time.Now()
 		sent := make(chan error, 1)
-		go func() { sent <- w.send(`{"jsonrpc":"2.0","id":1,"method":"echo","params":{"text":"` + string(text) + `"}}`) }()
+		go func() {
+			sent <- w.send(`{"jsonrpc":"2.0","id":1,"method":"echo","params":{"text":"` + string(text) + `"}}`)
+		}()
 		require.NoError(t, w.conn.SetReadDeadline(time.Now().Add(patience)))
 		answer, err := w.r.ReadBytes('\n')
 		require.NoError(t, err)
