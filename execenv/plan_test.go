@@ -196,13 +196,12 @@ func TestInstanceID(t *testing.T) {
 
 func TestUnsupported(t *testing.T) {
 	all := fixedManifest()
-	all.Env.Kind = manifest.Docker
 	all.GPU.Policy = "exclusive"
 	all.Serve.Standby, all.Serve.Protocol = "hot", "http"
 	all.Serve.Allow = manifest.Allow{Users: []string{"bob"}, Groups: []string{"lab"}}
 	all.Weights.Prepare = []string{"fetch.py"}
-	want := []string{"env.kind", "gpu.policy", "serve.standby", "serve.protocol", "weights.prepare", "serve.allow.users", "serve.allow.groups"}
-	values := []string{"docker", "exclusive", "hot", "http", "fetch.py", "bob", "lab"}
+	want := []string{"gpu.policy", "serve.standby", "serve.protocol", "weights.prepare", "serve.allow.users", "serve.allow.groups"}
+	values := []string{"exclusive", "hot", "http", "fetch.py", "bob", "lab"}
 	var keys []string
 	for i, p := range CheckSupported(all) {
 		keys = append(keys, p.Key)

@@ -23,8 +23,3 @@ var runtimes = map[string]Runtime{
 	manifest.Podman:    oci{manifest.Podman},
 	manifest.Apptainer: apptainer{},
 }
-
-// builtKinds are the kinds that workerd as a whole can run: the others are planned and refused.
-var builtKinds = map[string]bool{
-	manifest.Venv: true, manifest.Docker: true, manifest.Podman: true, manifest.Apptainer: true,
-}

@@ -2,7 +2,6 @@ package execenv
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"workerd/manifest"
@@ -14,9 +13,6 @@ func CheckSupported(m *manifest.Manifest) manifest.Problems {
 	var ps manifest.Problems
 	add := func(key, format string, args ...any) {
 		ps = append(ps, manifest.Problem{File: m.File, Key: key, Message: fmt.Sprintf(format, args...)})
-	}
-	if !builtKinds[m.Env.Kind] {
-		add("env.kind", "this version of workerd cannot run kind = %q, only %s", m.Env.Kind, strings.Join(kinds(), ", "))
 	}
 	if p := m.GPU.Policy; p == "shared" || p == "exclusive" {
 		add("gpu.policy", "this version of workerd places no GPUs, so policy = %q cannot be kept; none and auto can, which here is no GPU", p)
@@ -45,15 +41,4 @@ func unsupportedError(ps manifest.Problems) *Error {
 		msgs[i] = p.Key + ": " + p.Message
 	}
 	return &Error{Kind: Unsupported, Msg: strings.Join(msgs, "; "), Err: nil}
-}
-
-func kinds() []string {
-	var out []string
-	for k, built := range builtKinds {
-		if built {
-			out = append(out, k)
-		}
-	}
-	slices.Sort(out)
-	return out
 }
