@@ -72,6 +72,9 @@ func (dockerDialect) bind(b Bind, label string) []string {
 	return []string{"--mount", mountOption(b, "target")}
 }
 
+// unset: a name without a value in the client's environment.
+func (dockerDialect) unset(name string, _ EngineInfo) []string { return []string{"--env", name} }
+
 func (dockerDialect) more(*facts) []string { return nil }
 
 func (dockerDialect) check(m *manifest.Manifest, f *facts) error {

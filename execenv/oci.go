@@ -31,6 +31,8 @@ type dialect interface {
 	umask(mask int) (flags []string, ok bool)
 	// bind returns the flags of one mount; label is "", z or Z.
 	bind(b Bind, label string) []string
+	// unset returns the flags that take away a variable which the image or the client's configuration gives to a container.
+	unset(name string, info EngineInfo) []string
 	// more returns other flags.
 	more(f *facts) []string
 	// check refuses what the engine's version cannot do.
@@ -165,7 +167,7 @@ func (o oci) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 	}
 	c.args = append(c.args, arg{text: tmp(env["TMPDIR"]), fill: func(w WorkerParams, _ ContainerSpec) []string { return tmp(w.Tmp) }})
 	c.args = append(c.args, fixed("--workdir", m.Paths.Cwd))
-	c.args = append(c.args, fixed(envArgs(env, pl.Secrets, f.ctr.engine)...))
+	c.args = append(c.args, fixed(envArgs(d, env, pl.Secrets, f)...))
 	c.args = append(c.args, fixed(o.program(d, m, f, argv)...))
 	pl.carry = c
 	pl.Argv = c.argv()
@@ -266,7 +268,7 @@ func limitWarnings(m *manifest.Manifest, info EngineInfo) []string {
 
 // envArgs name the worker's variables; their values are in the client's environment, or, for what the client uses itself, on
 // its stdin.
-func envArgs(env environ, secrets []string, info EngineInfo) []string {
+func envArgs(d dialect, env environ, secrets []string, f *facts) []string {
 	names := sortedKeys(env)
 	for _, s := range secrets {
 		if _, ok := env[s]; !ok {
@@ -280,12 +282,12 @@ func envArgs(env environ, secrets []string, info EngineInfo) []string {
 			out = append(out, "--env", name)
 		}
 	}
-	if info.ProxyConfig {
-		for _, name := range proxyNames {
-			for _, n := range []string{name, strings.ToUpper(name)} {
-				if _, ok := env[n]; !ok && !slices.Contains(secrets, n) {
-					out = append(out, "--env", n) // unset: it takes the configured one away
-				}
+	image := parseEnviron(f.ctr.image.Env)
+	for _, name := range proxyNames {
+		for _, n := range []string{name, strings.ToUpper(name)} {
+			_, baked := image[n]
+			if (baked || f.ctr.engine.ProxyConfig) && !slices.Contains(names, n) {
+				out = append(out, d.unset(n, f.ctr.engine)...)
 			}
 		}
 	}

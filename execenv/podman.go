@@ -71,6 +71,13 @@ func (podmanDialect) bind(b Bind, label string) []string {
 	return []string{"--mount", mountOption(b, "target", extra...)}
 }
 
+func (podmanDialect) unset(name string, info EngineInfo) []string {
+	if !info.AtLeast(4, 1) {
+		return nil
+	}
+	return []string{"--unsetenv", name}
+}
+
 func (podmanDialect) more(*facts) []string { return []string{"--http-proxy=false"} }
 
 func (podmanDialect) check(m *manifest.Manifest, f *facts) error {
