@@ -208,8 +208,9 @@ func unlessGone(err error) error {
 
 // LogOptions choose what Logs writes.
 type LogOptions struct {
-	Tail   int  // that many of the last lines; 0: all
-	Follow bool // go on until the container or ctx ends, without a deadline
+	Tail   int       // that many of the last lines; 0: all
+	Since  time.Time // nothing earlier; zero: from the beginning
+	Follow bool      // go on until the container or ctx ends, without a deadline
 }
 
 // Logs writes what a container printed, both streams in order.
@@ -221,6 +222,9 @@ func (e *Engine) Logs(ctx context.Context, id string, opt LogOptions, w io.Write
 	timeout := e.timeout
 	if opt.Follow {
 		args, timeout = append(args, "--follow"), 0
+	}
+	if !opt.Since.IsZero() {
+		args = append(args, "--since", opt.Since.UTC().Format(time.RFC3339Nano))
 	}
 	out := &teeTail{w: w, tail: tail{limit: streamLimit}}
 	_, err := e.exec(ctx, "logs", timeout, Probe{Argv: append(args, id), Env: e.env.list(), Stdout: out, Stderr: out})

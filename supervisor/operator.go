@@ -95,10 +95,24 @@ func (s *Supervisor) SmokeFile(slug string) (string, error) {
 
 // Logs writes the last lines that a provider's workers printed, and with follow what comes, until ctx ends.
 func (s *Supervisor) Logs(ctx context.Context, slug string, lines int, follow bool, w io.Writer) error {
-	if _, err := s.find(slug); err != nil && !errors.Is(err, protocol.ErrInvalidManifest) {
+	p, err := s.find(slug)
+	if err != nil && !errors.Is(err, protocol.ErrInvalidManifest) {
 		return err
 	}
-	return showLogs(ctx, s.logDir(slug), lines, follow, w)
+	if p == nil {
+		return showLogs(ctx, s.logDir(slug), lines, follow, w)
+	}
+	live := p.containers(ctx)
+	for _, b := range live { // what they printed lies with the engine until they end
+		saveLogs(ctx, b.engine, b.id, b.log)
+	}
+	if !follow || len(live) == 0 {
+		return showLogs(ctx, s.logDir(slug), lines, follow, w)
+	}
+	if err := showLogs(ctx, s.logDir(slug), lines, false, w); err != nil {
+		return err
+	}
+	return p.followContainers(ctx, live, w)
 }
 
 // Events delivers what happens from now on until ctx ends.
