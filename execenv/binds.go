@@ -37,7 +37,14 @@ func promises(h Host, m *manifest.Manifest) []promise {
 			add(f.key, filepath.Dir(f.path), ro, 0)
 		}
 	}
-	add("weights.root", m.Weights.Root, ro, 0)
+	switch {
+	case h.preparing:
+		add("weights.root", m.Weights.Root, rw, 0o777) // less the caller's umask
+	case len(m.Weights.Prepare) > 0:
+		add("weights.root", m.Weights.Root, ro, 0o777) // the scripts fill it
+	default:
+		add("weights.root", m.Weights.Root, ro, 0)
+	}
 	for _, p := range m.Weights.Extra {
 		add("weights.extra", p, ro, 0)
 	}

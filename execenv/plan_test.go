@@ -199,9 +199,8 @@ func TestUnsupported(t *testing.T) {
 	all.GPU.Policy = "exclusive"
 	all.Serve.Standby, all.Serve.Protocol = "hot", "http"
 	all.Serve.Allow = manifest.Allow{Users: []string{"bob"}, Groups: []string{"lab"}}
-	all.Weights.Prepare = []string{"fetch.py"}
-	want := []string{"gpu.policy", "serve.standby", "serve.protocol", "weights.prepare", "serve.allow.users", "serve.allow.groups"}
-	values := []string{"exclusive", "hot", "http", "fetch.py", "bob", "lab"}
+	want := []string{"gpu.policy", "serve.standby", "serve.protocol", "serve.allow.users", "serve.allow.groups"}
+	values := []string{"exclusive", "hot", "http", "bob", "lab"}
 	var keys []string
 	for i, p := range CheckSupported(all) {
 		keys = append(keys, p.Key)

@@ -31,6 +31,7 @@ type Host struct {
 	EngineTimeout time.Duration
 	// LogMaxSize bounds the log that an engine keeps of a container, in bytes; 0: 10 MiB.
 	LogMaxSize int64
+	preparing  bool // the plan is of a prepare script: the weights are writable
 	// GPUs lists the devices; nil for none.
 	GPUs gpu.Inventory
 }

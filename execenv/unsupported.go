@@ -23,9 +23,6 @@ func CheckSupported(m *manifest.Manifest) manifest.Problems {
 	if s := m.Serve.Protocol; s != "" && s != manifest.DefaultProtocol {
 		add("serve.protocol", "this version of workerd does not speak protocol = %q to workers, only \"jsonrpc\"", s)
 	}
-	if len(m.Weights.Prepare) > 0 {
-		add("weights.prepare", "this version of workerd runs no prepare scripts: run %s by hand and remove the key", strings.Join(m.Weights.Prepare, ", "))
-	}
 	if len(m.Serve.Allow.Users) > 0 {
 		add("serve.allow.users", "this version of workerd lets only the same uid and root connect, not %s", strings.Join(m.Serve.Allow.Users, ", "))
 	}

@@ -386,10 +386,3 @@ func (l *lane) sendPing() (unansweredSince time.Time) {
 	_ = l.conn.Write(nil, line)
 	return time.Time{}
 }
-
-// busy says whether a request is on the lane.
-func (l *lane) busyNow() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.req != nil
-}

@@ -17,7 +17,6 @@ type spec struct {
 	manifest *manifest.Manifest
 	plan     *execenv.Plan
 	run      string // what a running worker can see of it: another value needs another worker
-	stamp    string // of the files that went into the plan
 }
 
 // ending of a provider itself.

@@ -48,6 +48,9 @@ func (p *provider) plan(m *manifest.Manifest, warnings []string, edited bool) {
 	n := p.planning
 	p.lives.Go(func() {
 		err := p.pull(p.sup.ctx, m)
+		if err == nil {
+			err = p.prepare(p.sup.ctx, m)
+		}
 		var plan *execenv.Plan
 		if err == nil {
 			plan, err = p.sup.cfg.Planner.Plan(p.sup.ctx, m)
@@ -226,7 +229,7 @@ func stampOf(m *manifest.Manifest) string {
 // watchList names the files whose change may need a new worker though the manifest stays as it is.
 func watchList(m *manifest.Manifest) []string {
 	var files []string
-	for _, f := range []string{m.Worker, m.Env.Python, m.Env.Setup} {
+	for _, f := range append([]string{m.Worker, m.Env.Python, m.Env.Setup}, m.Weights.Prepare...) {
 		if f != "" {
 			files = append(files, f)
 		}

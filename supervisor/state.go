@@ -94,11 +94,6 @@ func next(s State, e Event) (State, bool) {
 	return n, ok
 }
 
-// alive says whether a worker in this state has a process.
-func (s State) alive() bool {
-	return s == Starting || s == Loading || s == Ready || s == Draining
-}
-
 // rank orders states for the summary of a provider: the most useful worker speaks for it.
 func (s State) rank() int {
 	switch s {

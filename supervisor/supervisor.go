@@ -112,6 +112,12 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
+// settleApply waits for a reconcile under way; later ones see that it is over.
+func (s *Supervisor) settleApply() {
+	s.apply.Lock()
+	defer s.apply.Unlock()
+}
+
 // Kill makes a Run that is stopping, or is told to stop later, kill every worker instead of waiting for it.
 func (s *Supervisor) Kill() {
 	s.killOnce.Do(func() { close(s.killed) })
@@ -122,8 +128,7 @@ func (s *Supervisor) shutdown() error {
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
-	s.apply.Lock() // a reconcile under way comes to its end first; later ones see that it is over
-	s.apply.Unlock()
+	s.settleApply()
 	s.cancel()
 	providers := s.all()
 	for _, p := range providers {

@@ -47,9 +47,15 @@ func (r *rig) startDaemon(args ...string) *service {
 	d := &service{Cmd: r.binary(append([]string{"serve"}, args...)...), done: make(chan error, 1)}
 	d.Stderr = &d.log
 	require.NoError(r.t, d.Start())
-	go func() { d.done <- d.Wait() }()
+	ended := make(chan struct{})
+	go func() { d.done <- d.Wait(); close(ended) }()
 	r.t.Cleanup(func() {
-		_ = d.Process.Kill()
+		_ = d.Process.Signal(syscall.SIGTERM) // in order: a workerd that is killed leaves its workers to the next one
+		select {
+		case <-ended:
+		case <-time.After(30 * time.Second):
+			_ = d.Process.Kill()
+		}
 		if r.t.Failed() {
 			r.t.Log(d.log.String())
 		}

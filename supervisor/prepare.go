@@ -1,0 +1,138 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"workerd/execenv"
+	"workerd/manifest"
+)
+
+// prepare runs the scripts of weights.prepare that have not run with the content that they have now. What a script fetched is
+// there for good: it is not run again until its content changes.
+func (p *provider) prepare(ctx context.Context, m *manifest.Manifest) error {
+	for _, script := range m.Weights.Prepare {
+		data, err := os.ReadFile(script)
+		if err != nil {
+			return fmt.Errorf("weights.prepare: %w", err)
+		}
+		sum := sha256.Sum256(data)
+		done := filepath.Join(p.sup.cfg.StateDir, "prepared", p.slug, hex.EncodeToString(sum[:]))
+		if _, err := os.Stat(done); err == nil {
+			continue
+		}
+		if err := p.runPrepare(ctx, m, script); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Dir(done), 0o700); err != nil {
+			return err
+		}
+		if err := execenv.WriteFile(done, []byte(script+"\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runPrepare runs one script to its end, within prepare_timeout. Its output is a log of the provider, and its last line the
+// progress that waiting requests see.
+func (p *provider) runPrepare(ctx context.Context, m *manifest.Manifest, script string) error {
+	if d := m.Weights.PrepareTimeout.D(); d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d)
+		defer cancel()
+	}
+	plan, err := p.sup.cfg.Planner.PlanPrepare(ctx, m, script)
+	if err == nil {
+		err = p.sup.cfg.Planner.Prepare(plan)
+	}
+	if err != nil {
+		return err
+	}
+	n := p.sup.number()
+	at, err := p.sup.places(p.slug, n)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = execenv.RemoveTmp(at.tmp) }()
+	p.log.Info("preparing weights", "script", script, "log", at.log)
+	b, err := p.startPrepare(ctx, plan, n, at)
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	gone := make(chan struct{})
+	go func() { defer close(gone); b.await() }()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for ended := false; !ended; {
+		select {
+		case <-gone:
+			ended = true
+		case <-tick.C:
+			line := lastLine(tail(at.log, tailBytes))
+			p.post(func() { p.pulling = "preparing weights: " + line })
+		case <-ctx.Done():
+			b.signal(syscall.SIGKILL)
+			<-gone
+			ended = true
+		}
+	}
+	e := b.settle()
+	b.sweep()
+	return prepared(ctx, script, e, tail(at.log, tailBytes))
+}
+
+// startPrepare starts a script's process or container.
+func (p *provider) startPrepare(ctx context.Context, plan *execenv.Plan, n int64, at paths) (body, error) {
+	log, err := at.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	cmd, err := p.sup.cfg.Planner.Command(plan, execenv.WorkerParams{N: n, Socket: at.socket, Tmp: at.tmp})
+	if err != nil {
+		return nil, err
+	}
+	instance := p.sup.cfg.Instance
+	if plan.Engine != "" {
+		e, err := p.sup.engineOf(plan)
+		if err != nil {
+			return nil, err
+		}
+		return runContainer(ctx, e, plan.Kind, execenv.ContainerName(instance, p.slug, n), instance, cmd, at.log, p.sup.children)
+	}
+	proc, err := launch(cmd, log, p.sup.children)
+	if err != nil {
+		return nil, execenv.Diagnose(cmd, err)
+	}
+	return &processBody{proc, execenv.Marker(instance, p.slug, n)}, nil
+}
+
+// prepared says how a script ended. A failure may pass (it is about networks, mostly), so it is tried again later.
+func prepared(ctx context.Context, script string, e ended, output string) error {
+	fail := func(how string) error {
+		return &execenv.Error{
+			Kind: execenv.Transient, Key: "weights.prepare", Msg: script + " " + how,
+			Err: errors.New(output), Watch: []string{script},
+		}
+	}
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fail("did not end within prepare_timeout")
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case e.signal != 0:
+		return fail(fmt.Sprintf("was killed by %s", e.signal))
+	case e.code != 0:
+		return fail(fmt.Sprintf("exited with code %d", e.code))
+	}
+	return nil
+}
