@@ -100,7 +100,7 @@ func inspectExec(path string, depth int) error {
 	case bytes.HasPrefix(head, []byte(elf.ELFMAG)):
 		return inspectELF(path, f, depth)
 	case !foreignFormats():
-		return fmt.Errorf("%s is no program: neither an ELF file nor a script whose first line begins with #!", path)
+		return fmt.Errorf("%s is no program: neither an ELF file nor a script whose first line begins with an interpreter line (#! and a path)", path)
 	}
 	return nil
 }

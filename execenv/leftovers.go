@@ -5,6 +5,8 @@ import (
 	"os"
 	"slices"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // KillInstance kills the workers of an instance that an earlier workerd left behind, with all that descends from them, and
@@ -27,8 +29,9 @@ func liveMarkers(instance string) []string {
 	var out []string
 	own, _ := os.Readlink("/proc/self/ns/pid")
 	for _, pid := range allPIDs() {
-		if ns, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid"); err != nil || ns != own {
-			continue // gone, somebody else's, or in a container: that is its engine's to end
+		ns, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/pid")
+		if err != nil || ns != own && !belowRunner(pid) {
+			continue // gone, somebody else's, or in an engine's container: that is its engine's to end
 		}
 		environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 		if err != nil {
@@ -42,4 +45,42 @@ func liveMarkers(instance string) []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// belowRunner says whether a process descends from Apptainer's runner, so that nobody but us ends it.
+func belowRunner(pid int) bool {
+	for range 32 {
+		st, err := ReadStat(pid)
+		if err != nil || st.PPID <= 1 {
+			return false
+		}
+		pid = st.PPID
+		line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+		if err == nil && (bytes.HasPrefix(line, []byte("Apptainer runtime parent")) || bytes.HasPrefix(line, []byte("Singularity runtime parent"))) {
+			return true
+		}
+	}
+	return false
+}
+
+// fuseHelpers are the programs by which Apptainer's runner mounts images. It clears their environment, so they carry no marker.
+var fuseHelpers = []string{"squashfuse_ll", "squashfuse", "fuse2fs", "fuse-overlayfs", "gocryptfs"}
+
+// KillHelpers kills what mounted the image of a worker whose runner was killed and could not end it: the members of its session,
+// which leader led from since on, that are such helpers. Where leader's pid is another process's by now, the session has no
+// members left, and nothing is touched.
+func KillHelpers(leader int, since uint64) (killed []int) {
+	if st, err := ReadStat(leader); err == nil && !st.Dead() {
+		return nil
+	}
+	for _, pid := range allPIDs() {
+		st, err := ReadStat(pid)
+		if err != nil || st.Session != leader || st.Start < since || st.Dead() || !slices.Contains(fuseHelpers, st.Comm) {
+			continue
+		}
+		if signalProc(procID{st.PID, st.Start}, unix.SIGKILL) == nil {
+			killed = append(killed, pid)
+		}
+	}
+	return killed
 }

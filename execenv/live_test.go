@@ -154,6 +154,16 @@ func (r *rig) plan() *Plan {
 	return pl
 }
 
+// facts probes the engine for the manifest.
+func (r *rig) facts() *facts {
+	r.t.Helper()
+	f, err := r.p.commonFacts(r.t.Context(), r.m)
+	require.NoError(r.t, err)
+	f.planner = r.p
+	require.NoError(r.t, runtimes[r.kind].Probe(r.t.Context(), r.p.host, r.m, r.p.run, f))
+	return f
+}
+
 // params are those of the next worker.
 func (r *rig) params() WorkerParams {
 	r.t.Helper()

@@ -87,11 +87,7 @@ func (o oci) Probe(ctx context.Context, h Host, m *manifest.Manifest, run Runner
 	if err := checkMountPath("env.variables.HOME", home); err != nil {
 		return err
 	}
-	id := h.ID
-	if mappedRoot(h, f.ctr.engine) {
-		id.UID, id.GID, id.Groups = 0, 0, nil
-	}
-	f.ctr.files, err = identityFiles(h, id, home)
+	f.ctr.files, err = identityFiles(h, h.ID, home, mappedRoot(h, f.ctr.engine))
 	return err
 }
 
