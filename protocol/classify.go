@@ -154,7 +154,7 @@ func isNumber(raw []byte) bool {
 
 // isID says whether a valid JSON value can be an id or a progress token: a string, or a number without fraction and exponent.
 func isID(raw []byte) bool {
-	return isString(raw) || isNumber(raw) && bytes.IndexAny(raw, ".eE") < 0
+	return isString(raw) || isNumber(raw) && !bytes.ContainsAny(raw, ".eE")
 }
 
 // positive returns the value of a valid JSON number that is a positive integer, at most MaxTimeoutMs; 0 for anything else.

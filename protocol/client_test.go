@@ -227,10 +227,7 @@ func TestCallErrors(t *testing.T) {
 	for _, tt := range tests {
 		ended := begin(t.Context(), c, "x", nil)
 		line, m := next(t, server)
-		answer := tt.answer
-		if strings.Contains(answer, "%d") {
-			answer = strings.Replace(answer, "%d", string(m.ID.Of([]byte(line))), 1)
-		}
+		answer := strings.Replace(tt.answer, "%d", string(m.ID.Of([]byte(line))), 1)
 		say(t, server, "%s", answer)
 		err := (<-ended).err
 		e, ok := errors.AsType[*Error](err)
