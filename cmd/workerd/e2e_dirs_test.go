@@ -139,7 +139,7 @@ func TestE2ECase58ABadRuntimeDirectoryIsNotUsed(t *testing.T) {
 				require.Equal(t, before.Mode(), after.Mode(), "not mended")
 				require.Equal(t, before.Sys().(*syscall.Stat_t).Uid, after.Sys().(*syscall.Stat_t).Uid)
 			}
-			err, _ = e.signalled(syscall.SIGTERM)
+			_, err = e.signalled(syscall.SIGTERM)
 			require.NoError(t, err)
 			left, err := filepath.Glob(filepath.Join(fallback, "*"))
 			require.NoError(t, err)

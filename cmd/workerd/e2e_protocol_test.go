@@ -173,7 +173,7 @@ func TestE2ECase86MessageSizes(t *testing.T) {
 	w, small := e.dial("x"), e.dial("small")
 	w.r = bufio.NewReaderSize(w.conn, 1<<20)
 	sizes := []int{1, 65_535, 65_536, 65_537, 1_000_000}
-	if !testing.Short() {
+	if !testing.Short() && !raceDetector {
 		sizes = append(sizes, 100_000_000)
 	}
 	for _, size := range sizes {

@@ -50,7 +50,7 @@ func TestE2ECase63NoWorkerDiesUnasked(t *testing.T) {
 // kills ends workerd as a lack of memory would.
 func (e *e2e) kills() {
 	e.t.Helper()
-	err, _ := e.signalled(syscall.SIGKILL)
+	_, err := e.signalled(syscall.SIGKILL)
 	require.Error(e.t, err)
 }
 

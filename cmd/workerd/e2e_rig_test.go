@@ -53,9 +53,13 @@ var built struct {
 	err     error
 }
 
-// realBinary builds workerd once for all tests, with the race detector where they run with it.
+// realBinary builds workerd once for all tests, with the race detector where they run with it. WORKERD_TEST_BINARY names one
+// that is there already, for a user who has no Go.
 func realBinary(t *testing.T) string {
 	t.Helper()
+	if binary := os.Getenv("WORKERD_TEST_BINARY"); binary != "" {
+		return binary
+	}
 	built.once.Do(func() {
 		if built.dir, built.err = os.MkdirTemp("", "workerd-e2e-"); built.err != nil {
 			return
@@ -167,12 +171,13 @@ func (e *e2e) start(args ...string) {
 
 func (e *e2e) pid() int { return e.cmd.Process.Pid }
 
-// signalled sends a signal to workerd and returns how it ended, and after how long.
-func (e *e2e) signalled(sig os.Signal) (error, time.Duration) {
+// signalled sends a signal to workerd and returns after how long it ended, and how.
+func (e *e2e) signalled(sig os.Signal) (time.Duration, error) {
 	e.t.Helper()
 	begin := time.Now()
 	require.NoError(e.t, e.cmd.Process.Signal(sig))
-	return e.ended(), time.Since(begin)
+	err := e.ended()
+	return time.Since(begin), err
 }
 
 // ended waits for the end of workerd.
@@ -195,7 +200,7 @@ func (e *e2e) ended() error {
 func (e *e2e) stop() {
 	e.t.Helper()
 	e.until("no zombie is left", func() bool { return len(zombies(e.pid())) == 0 })
-	err, _ := e.signalled(syscall.SIGTERM)
+	_, err := e.signalled(syscall.SIGTERM)
 	require.NoError(e.t, err, "workerd exits with 0")
 	e.leftNothing()
 }

@@ -77,6 +77,8 @@ func TestE2EStopFirstNeverHasTwoWorkers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	counted := e.mostAlive(ctx, "x")
+	caller := make(chan error, 1) // who calls meanwhile waits
+	go func() { caller <- e.besiege(ctx, "x", 1, true, func(string) {}) }()
 	for version := 2; version <= 6; version++ {
 		replace(t, p.file, p.text(version))
 		_, pid := p.runs(version)
@@ -86,6 +88,7 @@ func TestE2EStopFirstNeverHasTwoWorkers(t *testing.T) {
 		e.ok("reload")
 	}
 	cancel()
+	require.NoError(t, <-caller)
 	require.Equal(t, 1, <-counted)
 }
 

@@ -103,7 +103,7 @@ func TestE2ECase93ASecondSignalShortens(t *testing.T) {
 		require.Equal(t, protocol.ShuttingDown, m.kind())
 	}
 	require.True(t, alive(pid), "stop_timeout is 30 s")
-	err, took := e.signalled(syscall.SIGTERM)
+	took, err := e.signalled(syscall.SIGTERM)
 	require.NoError(t, err)
 	t.Logf("%s after the second signal", took.Round(time.Millisecond))
 	require.Less(t, took, soon(2*time.Second))
