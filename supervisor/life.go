@@ -227,7 +227,7 @@ func (f *life) killFor(err error) {
 func (f *life) addLanes(from int) {
 	for range f.spec.manifest.Serve.Concurrency - from {
 		f.wg.Go(func() {
-			conn, _, err := f.connect(f.ctx)
+			conn, init, err := f.connect(f.ctx)
 			if err != nil {
 				if f.ctx.Err() == nil {
 					f.killFor(err)
@@ -236,7 +236,7 @@ func (f *life) addLanes(from int) {
 			}
 			l := newLane(f, conn)
 			f.wg.Add(1)
-			f.p.post(func() { f.p.onLane(f, l) })
+			f.p.post(func() { f.p.onLane(f, l, init) })
 			l.serve()
 		})
 	}

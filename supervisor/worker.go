@@ -163,10 +163,11 @@ func (p *provider) adoptLane(f *life, l *lane) {
 	}
 }
 
-// onLane takes in one further connection of a ready worker.
-func (p *provider) onLane(f *life, l *lane) {
+// onLane takes in one further connection of a ready worker. One that is still at a request of an earlier workerd says when it
+// is free.
+func (p *provider) onLane(f *life, l *lane, init *protocol.InitializeResult) {
 	p.adoptLane(f, l)
-	if w := p.workerOf(f); w != nil && w.state == Ready {
+	if w := p.workerOf(f); w != nil && w.state == Ready && init.State == protocol.StateReady {
 		p.pool.add(l)
 	}
 }
