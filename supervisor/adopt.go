@@ -34,10 +34,11 @@ func (s *Supervisor) FindLeftovers() {
 		}
 		p, err := adoptProcess(r.PID, r.Start, s.children)
 		if err != nil {
+			execenv.KillHelpers(r.PID, r.Start)
 			r.remove()
 			continue
 		}
-		if has, _ := execenv.HasEnv(r.PID, execenv.MarkerVar+"="+r.marker()); !has {
+		if has, _ := execenv.HasEnv(r.PID, execenv.MarkerVar+"="+r.marker()); !has && !execenv.IsRunner(r.PID) {
 			p.release() // a stranger who got the pid in the same tick: not ours to touch
 			r.remove()
 			continue
@@ -133,6 +134,7 @@ func (s *Supervisor) endLeftover(r *record, patience time.Duration, why string) 
 		p.release()
 	}
 	s.children.KillTree(execenv.Tree{Marker: r.marker()}, execenv.Full)
+	execenv.KillHelpers(r.PID, r.Start)
 	r.remove()
 }
 

@@ -44,6 +44,9 @@ func (b *processBody) settle() ended {
 		tree, scope = execenv.Tree{Marker: b.marker}, execenv.Full
 	}
 	b.children.KillTree(tree, scope)
+	if b.adopted {
+		execenv.KillHelpers(b.process.pid, b.start)
+	}
 	return b.reap()
 }
 

@@ -19,7 +19,7 @@ import (
 const (
 	tailBytes = 4 << 10 // of a worker's output, shown with its end
 	tailLines = 20
-	keepLogs  = 10 // files of earlier workers kept for each provider
+	keepLogs  = 10 // logs of earlier workers kept for each provider, where the settings say nothing
 )
 
 // tail returns the last lines of a file, at most most bytes of them, valid UTF-8; "" where there is nothing to read.
@@ -94,12 +94,26 @@ func (p *provider) pruneLogs() {
 			live[strings.TrimPrefix(w.ID, p.slug+"/")+".log"] = true
 		}
 	}
+	keep := p.sup.cfg.LogMaxFiles
+	if keep <= 0 {
+		keep = keepLogs
+	}
 	files := logFiles(p.sup.logDir(p.slug))
-	for i := 0; i < len(files)-keepLogs; i++ {
-		if !live[filepath.Base(files[i])] {
-			_ = os.Remove(files[i])
+	for i := 0; i < len(files)-keep; i++ {
+		if live[filepath.Base(files[i])] {
+			continue
+		}
+		_ = os.Remove(files[i])
+		parts, _ := filepath.Glob(files[i] + ".*")
+		for _, part := range parts {
+			_ = os.Remove(part)
 		}
 	}
+}
+
+// logFile is the log of the worker with this id.
+func (p *provider) logFile(id string) string {
+	return filepath.Join(p.sup.logDir(p.slug), strings.TrimPrefix(id, p.slug+"/")+".log")
 }
 
 // showLogs writes the last lines of a provider's logs, merged by worker number, and with follow what is appended to any of

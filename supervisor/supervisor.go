@@ -34,6 +34,10 @@ type Config struct {
 	Rescan func(context.Context) (*manifest.Set, error)
 	// Follow is told the files beside the manifests whose change matters.
 	Follow func(files []string)
+	// LogMaxSize is the size in bytes at which a running worker's log is rotated, 0 for never; LogMaxFiles how many earlier parts of a
+	// log, and how many logs of earlier workers, are kept for each provider.
+	LogMaxSize  int64
+	LogMaxFiles int
 	// Now and then the front sockets are looked at: one that was deleted comes back. Default 5 s.
 	CheckSockets time.Duration
 }
@@ -101,6 +105,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-check.C:
+			s.rotateLogs()
 			for _, p := range s.all() {
 				if err := p.front.restore(); err != nil {
 					p.log.Error("front socket", keyError, err)

@@ -120,6 +120,7 @@ func (i *instance) open() (err error) {
 		Planner:  execenv.NewPlanner(host, execenv.OSRunner{Children: children}),
 		Children: children, Log: i.log,
 		AuthorizeClient: sameUser(uid), AuthorizeWorker: sameUser(uid),
+		LogMaxSize: int64(i.settings.LogMaxSize), LogMaxFiles: i.settings.LogMaxFiles,
 	}
 	if i.set == nil {
 		i.watcher = manifest.NewWatcher(manifest.WatchConfig{
