@@ -38,8 +38,6 @@ func (s *settings) withoutEffect() []string {
 		"gpu_devices":        len(s.GPUDevices) > 0,
 		"pull_timeout":       s.PullTimeout != def.PullTimeout,
 		"container_ttl":      s.ContainerTTL != def.ContainerTTL,
-		"log_max_size":       s.LogMaxSize != def.LogMaxSize,
-		"log_max_files":      s.LogMaxFiles != def.LogMaxFiles,
 	} {
 		if set {
 			keys = append(keys, key)
