@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"testing"
 	"time"
 )
 
@@ -32,6 +31,13 @@ type Step struct {
 	Do       string            `json:"do"`       // the named hook is called
 	Close    string            `json:"close"`    // "write": this side's input ends; "both": this side hangs up
 	End      bool              `json:"end"`      // the other side closes the connection without another line
+}
+
+// T is what is needed of a test.
+type T interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
 }
 
 // Hook is what a step "do" calls.
@@ -61,7 +67,7 @@ func Load(file string) ([]Step, error) {
 
 // Replay plays one side of a transcript on conn, and fails the test where the other side does not answer as it should. A
 // step "do" whose name no hook has fails it too. The connection is left as the transcript leaves it.
-func Replay(t testing.TB, conn net.Conn, file string, hooks ...Hook) {
+func Replay(t T, conn net.Conn, file string, hooks ...Hook) {
 	t.Helper()
 	steps, err := Load(file)
 	if err != nil {
