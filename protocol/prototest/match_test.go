@@ -1,6 +1,7 @@
 package prototest
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -119,4 +120,37 @@ func TestLoadRefusesWhatIsNoStep(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("{\"note\": \"x\"}\n{\"expct\": 1}\n"), 0o600))
 	_, err := Load(file)
 	require.ErrorContains(t, err, "t.jsonl:2")
+}
+
+// fakeT ends a failing Replay by a panic with its message.
+type fakeT struct{}
+
+func (fakeT) Helper()                           {}
+func (fakeT) Fatal(args ...any)                 { panic(fmt.Sprint(args...)) }
+func (fakeT) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
+
+func TestReplayFails(t *testing.T) {
+	for _, each := range []struct{ steps, says, wants string }{
+		{`{"expect": {"id":1,"result":2}}`, "{\"id\":1,\"result\":3}\n", `t.jsonl:1: .*\n.*\nline\.result: want 2, got 3`},
+		{`{"anyOrder": [{"id":1}, {"id":2}]}`, "{\"id\":1}\n{\"id\":1}\n", `line\.id: want 2, got 1`},
+		{`{"expect": {"id":1}}`, "", `EOF`},
+		{`{"expect": {"id":1}}`, `{"id":1}`, `half a line`},
+		{`{"end": true}`, "{\"id\":1}\n", `want the end, got {"id":1}`},
+		{`{"do": "that"}`, "", `no hook "that"`},
+		{`{"close": "sideways"}`, "", `cannot close "sideways"`},
+	} {
+		file := filepath.Join(t.TempDir(), "t.jsonl")
+		require.NoError(t, os.WriteFile(file, []byte(each.steps+"\n"), 0o600))
+		ours, theirs := pair(t)
+		_, err := theirs.Write([]byte(each.says))
+		require.NoError(t, err)
+		require.NoError(t, theirs.Close())
+		require.Regexp(t, "(?s)"+each.wants, panicOf(func() { Replay(fakeT{}, ours, file) }))
+	}
+}
+
+func panicOf(f func()) (said any) {
+	defer func() { said = recover() }()
+	f()
+	return nil
 }
