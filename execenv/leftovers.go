@@ -54,13 +54,18 @@ func belowRunner(pid int) bool {
 		if err != nil || st.PPID <= 1 {
 			return false
 		}
-		pid = st.PPID
-		line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-		if err == nil && (bytes.HasPrefix(line, []byte("Apptainer runtime parent")) || bytes.HasPrefix(line, []byte("Singularity runtime parent"))) {
+		if pid = st.PPID; IsRunner(pid) {
 			return true
 		}
 	}
 	return false
+}
+
+// IsRunner says whether a process is Apptainer's runner of a container. It has written its title over its environment, so that
+// its marker is not to be seen.
+func IsRunner(pid int) bool {
+	line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	return err == nil && (bytes.HasPrefix(line, []byte("Apptainer runtime parent")) || bytes.HasPrefix(line, []byte("Singularity runtime parent")))
 }
 
 // fuseHelpers are the programs by which Apptainer's runner mounts images. It clears their environment, so they carry no marker.

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -172,20 +173,28 @@ func (p *provider) adopt() {
 // endThenBoot ends leftovers that are of no use, and then boots what is missing.
 func (p *provider) endThenBoot(end []*record) {
 	if len(end) == 0 {
-		p.boot()
-		p.demand()
+		p.adopted()
 		return
 	}
+	p.adopting = true
 	patience := p.manifest.Start.StopTimeout.D()
 	p.lives.Go(func() {
 		for _, r := range end {
 			p.sup.endLeftover(r, patience, "it runs another version than the manifest's")
 		}
-		p.post(func() {
-			p.boot()
-			p.demand()
-		})
+		_ = p.ask(context.Background(), p.adopted)
 	})
+}
+
+// adopted ends the adoption: what is missing is started.
+func (p *provider) adopted() {
+	p.adopting = false
+	p.boot()
+	p.demand()
+	if p.mayRun() && p.failure == nil {
+		p.startSeats(min(p.wanted, p.manifest.Serve.Replicas), "boot")
+	}
+	p.wanted = 0
 }
 
 // endLeft ends the leftovers of a provider that will not run them.

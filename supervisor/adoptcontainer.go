@@ -13,6 +13,7 @@ import (
 // goroutine, and the provider boots afterwards.
 func (p *provider) adoptContainers(left []*record) {
 	run, held := p.spec.run, p.held
+	p.adopting = true
 	p.lives.Go(func() {
 		found := map[*record]body{}
 		var end []*record
@@ -30,10 +31,10 @@ func (p *provider) adoptContainers(left []*record) {
 				found[r] = b
 			}
 		}
-		p.post(func() {
+		_ = p.ask(context.Background(), func() { // and wait: a provider that ends must not end before
 			seats := p.seats()
 			for r, b := range found {
-				if len(seats) == 0 || p.closing != open || p.spec.run != r.Run {
+				if len(seats) == 0 || p.closing != open || p.held || p.spec.run != r.Run {
 					end = append(end, r)
 					continue
 				}

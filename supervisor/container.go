@@ -164,7 +164,7 @@ func (b *containerBody) inspectEnded(ctx context.Context) (execenv.Container, er
 	}
 }
 
-// containerEnded reads a container's exit code: an init passes a signal on as 128 and its number.
+// containerEnded reads a container's exit code: an init, or Apptainer's runner, passes a signal on as 128 and its number.
 func containerEnded(code int) ended {
 	if code > 128 && code <= 128+64 {
 		return ended{code: -1, signal: syscall.Signal(code - 128), known: true}

@@ -149,6 +149,9 @@ func (f *life) watch(b body) {
 	_ = os.Remove(f.paths.socket) // a forked child may hold the listener: no path leads to it any more
 	_ = os.Remove(r.file())
 	e := b.settle()
+	if f.spec.plan.Kind == manifest.Apptainer && e.code > 0 {
+		e = containerEnded(e.code)
+	}
 	f.p.post(func() { f.p.onExit(f, e) })
 }
 

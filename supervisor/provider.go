@@ -59,6 +59,8 @@ type provider struct {
 	gated    bool                     // holds a place in the gate
 
 	left     []*record // workers of an earlier workerd, until the first plan
+	adopting bool      // it is being found out which of them go on: nothing is started meanwhile
+	wanted   int       // the seats that are to be started then
 	workers  []*worker // seats, then leaving ones and a candidate
 	roll     *roll
 	hist     history
@@ -207,6 +209,10 @@ func (p *provider) mayRun() bool { return p.closing == open && !p.held && p.spec
 
 // startSeats starts stopped seats until at least n have a process or are about to.
 func (p *provider) startSeats(n int, reason string) {
+	if p.adopting {
+		p.wanted = max(p.wanted, n)
+		return
+	}
 	up := 0
 	for _, w := range p.seats() {
 		if w.state != Stopped && w.state != Failed {

@@ -322,13 +322,20 @@ func TestErrorsAreJSONWithJSON(t *testing.T) {
 	require.Contains(t, out, "hint: see `workerd logs bad`")
 }
 
+// session is what TestMain takes out of the environment that engines have to know of who runs the tests.
+var session = map[string]string{}
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asWorkerd) != "" {
 		os.Exit(newApp().run(os.Args[1:]))
 	}
 	// The commands must not see the settings and directories of who runs the tests.
 	for _, kv := range os.Environ() {
-		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "WORKERD_") && name != "WORKERD_TEST_PYTHONS" || strings.HasPrefix(name, "XDG_") {
+		name, value, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "XDG_") {
+			session[name] = value
+		}
+		if strings.HasPrefix(name, "WORKERD_") && !strings.HasPrefix(name, "WORKERD_TEST_") || strings.HasPrefix(name, "XDG_") {
 			if err := os.Unsetenv(name); err != nil {
 				panic(errors.Join(errors.New(name), err))
 			}

@@ -126,14 +126,14 @@ func newE2E(t *testing.T) *e2e {
 	for _, name := range []string{"home", "run", "config/workerd/providers"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o700))
 	}
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	t.Cleanup(func() {
-		e.end()
 		if t.Failed() {
 			text := e.log.String()
 			t.Logf("workerd said:\n%s", text[max(0, len(text)-20_000):])
 		}
-		require.NoError(t, os.RemoveAll(dir))
 	})
+	t.Cleanup(e.end)
 	return e
 }
 
