@@ -100,6 +100,8 @@ func (d *document) problem(key, message string) Problem {
 type layers struct {
 	manifest *document
 	defaults *document
+	// pullTimeout, if not nil, is the default of env.pull_timeout.
+	pullTimeout *Duration
 }
 
 // source returns the document that a key comes from: the manifest for a key that neither has.
@@ -154,6 +156,9 @@ func merge(under, over map[string]any, path string) map[string]any {
 // name a file.
 func (l layers) decode(report func(key, format string, args ...any), meant func(key string)) (m *Manifest, schemas map[string]string) {
 	filled := defaults()
+	if l.pullTimeout != nil {
+		filled.Env.PullTimeout = *l.pullTimeout
+	}
 	w := walker{root: reflect.TypeFor[Manifest](), report: report, meant: meant, schemas: map[string]string{}}
 	w.table(reflect.ValueOf(&filled).Elem(), l.merged(), "")
 	return &filled, w.schemas

@@ -14,6 +14,8 @@ type Options struct {
 	Defaults      []byte
 	DefaultsTable string
 	DefaultsFile  string
+	// PullTimeout is a site's default of env.pull_timeout, below that of Defaults; nil: DefaultPullTimeout.
+	PullTimeout *Duration
 
 	// LookupEnv finds the variables that ${NAME} stands for; os.LookupEnv if nil.
 	LookupEnv func(string) (string, bool)
@@ -51,6 +53,10 @@ func newLoader(opt Options) *loader {
 		}
 	}
 	return l
+}
+
+func (l *loader) layers(doc *document) layers {
+	return layers{manifest: doc, defaults: l.defaults, pullTimeout: l.opt.PullTimeout}
 }
 
 // Load reads and checks the manifest in file. Its error is of type Problems and holds everything that is wrong; the strings
@@ -104,7 +110,7 @@ func (l *loader) result(doc *document, file string, trust *truster) (*Manifest, 
 	if l.broken != nil {
 		return nil, nil, l.broken
 	}
-	c := evaluate(layers{manifest: doc, defaults: l.defaults}, file, &l.opt, trust)
+	c := evaluate(l.layers(doc), file, &l.opt, trust)
 	if len(c.problems) > 0 {
 		return nil, texts(c.warnings), c.problems
 	}

@@ -141,7 +141,11 @@ func loadDirs(dirs []string, prev *Set, opt Options, how loading) *Set {
 // identity tells options apart that would judge the same file differently.
 func (l *loader) identity() string {
 	o := &l.opt
-	return fmt.Sprintf("%q %q %q %q %d %q %q", o.Defaults, o.DefaultsTable, o.DefaultsFile, o.Home, o.UID, o.TrustedGroups, o.RuntimeDir)
+	pull := Duration(DefaultPullTimeout)
+	if o.PullTimeout != nil {
+		pull = *o.PullTimeout
+	}
+	return fmt.Sprintf("%q %q %q %d %q %d %q %q", o.Defaults, o.DefaultsTable, o.DefaultsFile, pull, o.Home, o.UID, o.TrustedGroups, o.RuntimeDir)
 }
 
 // racyAge is the age below which a file's times may not tell its next change: they advance with the kernel's tick.
@@ -184,7 +188,7 @@ func (l *loader) file(file string, old *fileState, how loading) *fileState {
 }
 
 func (l *loader) judge(doc *document, file string, old *fileState) *fileState {
-	c := evaluate(layers{manifest: doc, defaults: l.defaults}, file, &l.opt, l.trust)
+	c := evaluate(l.layers(doc), file, &l.opt, l.trust)
 	if len(c.problems) > 0 {
 		f := failed(file, old, c.problems)
 		f.entry.Warnings = texts(c.warnings)

@@ -61,7 +61,7 @@ func realPath(path string) string {
 func (a *app) manifestOptions(s *settings, h execenv.Host) manifest.Options {
 	o := manifest.Options{
 		LookupEnv: a.lookup, Home: a.home(), UID: h.ID.UID,
-		TrustedGroups: s.TrustedGroups, RuntimeDir: h.RuntimeDir,
+		TrustedGroups: s.TrustedGroups, RuntimeDir: h.RuntimeDir, PullTimeout: &s.PullTimeout,
 	}
 	if len(s.Defaults) > 0 {
 		o.Defaults, o.DefaultsTable, o.DefaultsFile = s.data, "defaults", s.file

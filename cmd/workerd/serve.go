@@ -36,7 +36,6 @@ func (s *settings) withoutEffect() []string {
 		"gpu_health_check":   s.GPUHealthCheck != def.GPUHealthCheck,
 		"gpu_external_check": s.GPUExternalCheck != def.GPUExternalCheck,
 		"gpu_devices":        len(s.GPUDevices) > 0,
-		"pull_timeout":       s.PullTimeout != def.PullTimeout,
 		"container_ttl":      s.ContainerTTL != def.ContainerTTL,
 	} {
 		if set {

@@ -177,3 +177,28 @@ func TestDefaultsReachManifests(t *testing.T) {
 	require.Equal(t, exitFailed, r.run("doctor"))
 	require.Contains(t, r.out.String(), "defaults.serve.qeue")
 }
+
+func TestPullTimeoutIsTheDefaultOfManifests(t *testing.T) {
+	r := newRig(t)
+	pull := func(manifestTOML, settingsTOML string, args ...string) manifest.Duration {
+		t.Helper()
+		r.write(".config/workerd/workerd.toml", settingsTOML)
+		a := r.app()
+		cmd, rest, err := a.rootCommand().Find(append([]string{"serve"}, args...))
+		require.NoError(t, err)
+		require.NoError(t, cmd.ParseFlags(rest))
+		b, err := a.bench()
+		require.NoError(t, err)
+		require.NotContains(t, b.settings.withoutEffect(), "pull_timeout")
+		m, _, err := manifest.Parse([]byte("worker = \"w.py\"\n[env]\nkind = \"docker\"\nimage = \"x\"\n"+manifestTOML), r.write("w/provider.toml", ""), b.options)
+		require.NoError(t, err)
+		return m.Env.PullTimeout
+	}
+	r.write("w/w.py", "")
+	require.Equal(t, dur("1h"), pull("", ""))
+	require.Equal(t, dur("5m"), pull("", `pull_timeout = "5m"`))
+	require.Equal(t, dur("7m"), pull("", `pull_timeout = "5m"`, "--pull-timeout", "7m"))
+	require.Equal(t, dur("0s"), pull("", `pull_timeout = "0s"`), "none")
+	require.Equal(t, dur("3m"), pull("", "pull_timeout = \"5m\"\n[defaults.env]\npull_timeout = \"3m\"\n"), "[defaults] is nearer")
+	require.Equal(t, dur("2m"), pull(`pull_timeout = "2m"`, "pull_timeout = \"5m\"\n[defaults.env]\npull_timeout = \"3m\"\n"), "and the manifest nearest")
+}
