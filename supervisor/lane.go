@@ -33,7 +33,8 @@ type lane struct {
 	num     uint64 // of req on this connection
 	asked   bool   // the last bytes written were a request, not a ping or a cancel
 	timer   *time.Timer
-	due     time.Time // when timer means something
+	armed   time.Time // when timer goes off; zero: never
+	due     time.Time // when req is overdue; zero: never
 	overdue bool      // past its deadline and cancelled: the next expiry kills
 	ping    uint64    // number of the ping that is out; 0: none
 	pingAt  time.Time
@@ -63,15 +64,13 @@ func (l *lane) run(r *request) bool {
 		return false
 	}
 	l.num = l.life.number()
-	l.req, l.overdue, l.asked = r, false, true
+	l.req, l.overdue, l.asked, l.due = r, false, true, time.Time{}
 	if t := time.Duration(l.pool.timeout.Load()); t > 0 {
-		l.due = time.Now().Add(t)
-		l.timer.Reset(t)
+		l.dueIn(t)
 	}
 	err := l.send(r)
 	if err != nil {
 		l.req = nil
-		l.timer.Stop()
 		l.mu.Unlock()
 		return false
 	}
@@ -116,10 +115,9 @@ func (l *lane) cancel(r *request, overdue bool, grace time.Duration) {
 		return
 	}
 	l.sendCancel()
-	if overdue {
+	if overdue && grace > 0 { // none: it may go on for ever
 		l.overdue = true
-		l.due = time.Now().Add(grace)
-		l.timer.Reset(grace)
+		l.dueIn(grace)
 	}
 }
 
@@ -132,11 +130,27 @@ func (l *lane) sendCancel() {
 	_ = l.conn.Write(nil, line) // a lost connection is the reader's to see
 }
 
+// dueIn sets when the request in flight is overdue. A timer that goes off earlier is left alone: it looks again then. So a
+// request that is answered in time costs no timer operation. l.mu must be held.
+func (l *lane) dueIn(d time.Duration) {
+	l.due = time.Now().Add(d)
+	if l.armed.IsZero() || l.armed.After(l.due) {
+		l.armed = l.due
+		l.timer.Reset(d)
+	}
+}
+
 // expire is the lane's timer: the request passed request_timeout, or it went on beyond cancel_grace.
 func (l *lane) expire() {
 	l.mu.Lock()
 	r := l.req
-	if r == nil || time.Now().Before(l.due) {
+	l.armed = time.Time{}
+	if r == nil || l.due.IsZero() {
+		l.mu.Unlock()
+		return
+	}
+	if rest := time.Until(l.due); rest > 0 { // armed for an earlier request
+		l.dueIn(rest)
 		l.mu.Unlock()
 		return
 	}
@@ -146,9 +160,11 @@ func (l *lane) expire() {
 		return
 	}
 	limits := l.pool.currentLimits()
-	l.overdue = true
-	l.due = time.Now().Add(limits.cancelGrace)
-	l.timer.Reset(limits.cancelGrace)
+	l.due = time.Time{}
+	if limits.cancelGrace > 0 { // none: it may go on for ever
+		l.overdue = true
+		l.dueIn(limits.cancelGrace)
+	}
 	l.mu.Unlock()
 	// The caller first: a worker that hears of the cancel may answer before the next line runs.
 	r.failKeeping(protocol.Errorf(protocol.DeadlineExceeded, "the request ran longer than request_timeout of %s", limits.requestTimeout).
@@ -165,6 +181,7 @@ func (l *lane) expire() {
 // lane's only reader. The life waits for it.
 func (l *lane) serve() {
 	defer l.life.wg.Done()
+	defer l.timer.Stop()
 	for {
 		unread := l.read()
 		if !l.redial(unread) {
@@ -248,7 +265,6 @@ func (l *lane) response(line protocol.Line, m *protocol.Message) error {
 		return l.garbage(line.Bytes, "an answer to another request than the one that runs")
 	}
 	l.req = nil
-	l.timer.Stop()
 	l.mu.Unlock()
 	// The lane is free before the caller can know: its next request must not find it taken.
 	l.pool.release(r, l)
@@ -262,7 +278,6 @@ func (l *lane) garbage(line []byte, what string) error {
 	l.mu.Lock()
 	r := l.req
 	l.req = nil
-	l.timer.Stop()
 	l.mu.Unlock()
 	if r == nil {
 		return nil
@@ -284,7 +299,6 @@ func (l *lane) handleTooLong(t *protocol.TooLongError) bool {
 		return true
 	}
 	l.req = nil
-	l.timer.Stop()
 	l.mu.Unlock()
 	if r == nil {
 		l.life.complain("a line beyond max_message without a request", t.Head)
@@ -352,7 +366,6 @@ func (l *lane) conclude(unread bool, e *protocol.Error) {
 	l.mu.Lock()
 	r := l.req
 	l.req = nil
-	l.timer.Stop()
 	l.mu.Unlock()
 	if r != nil {
 		l.pool.resolve(r, l, unread, e)
