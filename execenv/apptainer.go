@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -103,7 +104,7 @@ func (a apptainer) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 	}
 	source, target := homeOf(h, m, env, f.binds)
 	pl := newContainerPlan(h, m, f, env)
-	pl.Image, pl.RunnerCode = m.Env.SIF, runnerCode
+	pl.Image = m.Env.SIF
 	if source != target {
 		pl.Binds = append(pl.Binds, Bind{source, target, rw})
 	}
@@ -148,6 +149,8 @@ const driverLibs = "/.singularity.d/libs"
 
 // runnerCode is the status by which the runner reports its own failure. A worker may end with it too: the output tells.
 const runnerCode = 255
+
+var usageError = regexp.MustCompile(`(?m)^Error for command "exec": .*$`)
 
 func (apptainer) bind(b Bind) []string {
 	if b.Mode == ro {
@@ -234,22 +237,17 @@ func (apptainer) Check(h Host, m *manifest.Manifest) []string {
 	return append(out, checkOverrides(h, m)...)
 }
 
-// RunnerFailure says what went wrong where a worker's process ended with the runner's own status; nil where that is the worker's.
-func (pl *Plan) RunnerFailure(code int, output []byte) *EngineError {
-	if pl.RunnerCode == 0 {
-		return nil
-	}
-	return runnerError(pl.Kind, code, output)
-}
-
 // runnerError reads what Apptainer printed when it could not run something; nil where it ran.
 func runnerError(name string, code int, output []byte) *EngineError {
 	text := engineText(output)
+	usage := usageError.Find(output)
 	_, fatal, ok := strings.Cut(text, "FATAL:")
 	switch {
 	case code == runnerCode && ok:
 		text = strings.TrimSpace(fatal)
-	case code == 1 && (strings.Contains(text, "ERROR  :") || strings.Contains(text, `Error for command "exec"`)):
+	case code == 1 && usage != nil: // the whole help follows
+		text = string(usage)
+	case code == 1 && strings.Contains(text, "ERROR  :"):
 	default:
 		return nil
 	}

@@ -67,7 +67,6 @@ func (c *carrier) command(env environ, w WorkerParams, spec ContainerSpec) (Comm
 				own[c.prefix+name] = v
 			}
 		}
-		own[MarkerVar] = env[MarkerVar] // so that its helpers are known as the worker's too
 		cmd.Env = own.list()
 		return cmd, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -101,6 +102,7 @@ func newRig(t *testing.T, kind, image string) *rig {
 	t.Helper()
 	buildAllKinds(t)
 	h := testHost(t)
+	h.Instance = tag(t)[:8] // names and labels of its own
 	r := &rig{t: t, kind: kind, h: h, m: testManifest(t, "")}
 	m := r.m
 	m.Env.Kind, m.Env.ContainerPython, m.Env.Network = kind, "python3", "none"
@@ -238,7 +240,8 @@ func (r *rig) foreground(pl *Plan) (code int, out string) {
 	cmd.Stdout, cmd.Stderr = &log, &log
 	start(r.t, cmd)
 	kids.Done(cmd.Process.Pid, func() { _ = cmd.Wait() })
-	kids.KillTree(Tree{Marker: Marker(r.h.Instance, r.m.Slug, r.n)}, Full)
+	pid := cmd.Process.Pid // whose number may be somebody else's by now, but not its session's
+	kids.KillTree(Tree{Marker: Marker(r.h.Instance, r.m.Slug, r.n), Session: pid}, Full)
 	return exitCode(cmd.ProcessState), log.String()
 }
 
@@ -263,4 +266,22 @@ func strangersFiles(t *testing.T, dirs ...string) []string {
 	out, err := exec.Command("find", append(dirs, "!", "-uid", strconv.Itoa(os.Getuid()))...).Output()
 	require.NoError(t, err)
 	return strings.Fields(string(out))
+}
+
+// syncBuffer is a buffer that is written and read at once.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }

@@ -26,8 +26,6 @@ type Plan struct {
 	ImageID string `json:"image_id,omitempty"` // of docker and podman
 	// StopSignal asks the worker to end: it goes to the worker's own process, or to the engine that passes it on.
 	StopSignal string `json:"stop_signal"`
-	// RunnerCode is the exit status by which the process of Argv says that it could not run the worker; 0: none.
-	RunnerCode int `json:"-"`
 	// Warnings are what the manifest asks for and this host cannot give, and what probes complained of.
 	Warnings []string `json:"warnings,omitempty"`
 	// Watch lists the files whose content or stamp went into Fingerprint, for the directory watch.
