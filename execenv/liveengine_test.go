@@ -254,7 +254,7 @@ open("/dev/shm/big", "wb").write(b"x" * (100 << 20))
 func TestLiveLogs(t *testing.T) {
 	eachKind(t, func(t *testing.T, r *rig) {
 		ctx, e := t.Context(), r.engine()
-		r.worker("import sys, time\nfor i in range(200): print('out', i, flush=True); print('err', i, file=sys.stderr, flush=True)\nprint('x' * 10000)\nprint('end', flush=True)\ntime.sleep(1)\nprint('last')\n")
+		r.worker("import sys, time\nfor i in range(200): print('out', i, flush=True); print('err', i, file=sys.stderr, flush=True)\nprint('x' * 1000)\nprint('end', flush=True)\ntime.sleep(1)\nprint('last')\n")
 		id, _ := r.start(r.plan())
 		r.printed(id, "end")
 		var log bytes.Buffer
@@ -263,7 +263,7 @@ func TestLiveLogs(t *testing.T) {
 		assert.NotContains(t, log.String(), "out 199")
 		log.Reset()
 		require.NoError(t, e.Logs(ctx, id, LogOptions{Follow: true}, &log), "it ends with the container")
-		for _, want := range []string{"out 0\n", "err 199\n", "last\n", strings.Repeat("x", 10000)} {
+		for _, want := range []string{"out 0\n", "err 199\n", "last\n", strings.Repeat("x", 1000)} {
 			assert.True(t, strings.Contains(log.String(), want), "%.20q in %d bytes", want, log.Len())
 		}
 		c, err := e.Inspect(ctx, id)
