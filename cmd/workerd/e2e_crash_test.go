@@ -133,7 +133,11 @@ func TestE2EAWorkerKilledWhileIdleCostsNoRequest(t *testing.T) {
 			w := e.dial("x")
 			begin := time.Now()
 			pid := e.call(w, "echo", "{}").PID
+			files := 0
 			for n := range times {
+				if n == 5 {
+					files = openFiles(t, e.pid())
+				}
 				if n%2 == 0 {
 					require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 					_, err := w.request("echo", "{}")
@@ -154,6 +158,10 @@ func TestE2EAWorkerKilledWhileIdleCostsNoRequest(t *testing.T) {
 			}
 			require.NoError(t, w.silent())
 			t.Logf("%d deaths, %s each", times, (time.Since(begin) / time.Duration(times)).Round(time.Millisecond))
+			e.until("no descriptor is left over", func() bool { return openFiles(t, e.pid()) <= files+1 })
+			logs, err := filepath.Glob(filepath.Join(e.dir, "state/workerd/*/logs/x/*"))
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(logs), 12, "old logs go")
 		})
 	}
 }

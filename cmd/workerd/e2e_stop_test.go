@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -50,13 +51,16 @@ func TestE2ECase75AStoppedWorkerIsReplaced(t *testing.T) {
 	require.False(t, alive(last))
 }
 
-// queueFive has one request run and five wait, and returns the connections.
+// queueFive has a worker sleep for a request and five wait, and returns the connections.
 func (e *e2e) queueFive(params string) (running, waiting *wire) {
 	e.t.Helper()
 	running, waiting = e.dial("x"), e.dial("x")
-	_, err := running.request("sleep", params)
+	_, err := running.request("sleep", strings.Replace(params, "{", `{"_meta":{"progressToken":1},`, 1))
 	require.NoError(e.t, err)
-	e.until("it runs", func() bool { return e.status("x").InFlight == 1 })
+	for m := (message{}); m.Params.Message != "sleeping"; {
+		m, err = running.read()
+		require.NoError(e.t, err)
+	}
 	for range 5 {
 		_, err = waiting.request("echo", "{}")
 		require.NoError(e.t, err)
