@@ -972,9 +972,19 @@ class _Service:
         except KeyboardInterrupt:
             self.exit_code = 130
         finally:
+            self.remove_socket()
             self.leave_at = time.monotonic() + self.LEAVE
             self.wake()
         sys.exit(self.exit_code)
+
+    def remove_socket(self):
+        with self.lock:
+            path, self.path = self.path, None
+        if path is not None:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
 
     def take_signal(self):
         signal.set_wakeup_fd(self.wake_write.fileno(), warn_on_full_buffer=False)
@@ -1253,10 +1263,7 @@ class _Service:
         now = time.monotonic()
         self.poll.unregister(self.listener)
         self.listener.close()
-        try:
-            os.unlink(self.path)
-        except OSError:
-            pass
+        self.remove_socket()
         with self.lock:
             self.stopping = True
             if self.loading:
