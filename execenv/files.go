@@ -7,7 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -107,6 +110,28 @@ func RemoveTmp(path string) error {
 		return nil
 	})
 	return os.RemoveAll(path)
+}
+
+// SweepTmp removes the TMPDIRs of this instance's workers but for those of keep: what a workerd that was killed left, or a boot
+// before this one. No worker may be about to start.
+func (p *Planner) SweepTmp(keep []string) {
+	for _, dir := range scratchDirs(p.host) {
+		left, _ := filepath.Glob(filepath.Join(globQuote(dir), tmpName(p.host.Instance, "[0-9]*")))
+		for _, path := range left {
+			st, err := os.Lstat(path)
+			if err != nil || !st.IsDir() || slices.Contains(keep, path) {
+				continue
+			}
+			if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) == p.host.ID.UID { // anybody can make a name in /tmp
+				_ = RemoveTmp(path)
+			}
+		}
+	}
+}
+
+// globQuote escapes what filepath.Glob would take for a pattern.
+func globQuote(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
 // WriteSDK writes the files of the Python SDK to dir, each whole under its name or not at all: running workers import them.

@@ -33,6 +33,33 @@ func TestNewTmp(t *testing.T) {
 	assert.LessOrEqual(t, len(other), TmpLimit)
 }
 
+func TestSweepTmp(t *testing.T) {
+	h := testHost(t)
+	h.ID.UID = os.Geteuid()
+	p := testPlanner(h)
+	var tmp [3]string
+	for i := range tmp {
+		var err error
+		tmp[i], err = p.NewTmp(int64(i))
+		require.NoError(t, err)
+		require.NoError(t, os.MkdirAll(filepath.Join(tmp[i], "sub"), 0o700))
+		require.NoError(t, os.Chmod(filepath.Join(tmp[i], "sub"), 0o500))
+	}
+	other := filepath.Join(h.ScratchDir, "wd-ffffffff-1") // another instance's
+	file := filepath.Join(h.ScratchDir, "wd-0a1b2c3d-9")
+	require.NoError(t, os.Mkdir(other, 0o700))
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	p.SweepTmp([]string{tmp[1]})
+	assert.NoDirExists(t, tmp[0])
+	assert.DirExists(t, tmp[1])
+	assert.NoDirExists(t, tmp[2])
+	assert.DirExists(t, other)
+	assert.FileExists(t, file)
+	h.ID.UID++
+	testPlanner(h).SweepTmp(nil)
+	assert.DirExists(t, tmp[1], "somebody else's")
+}
+
 func TestScratchCandidates(t *testing.T) {
 	long := "/" + strings.Repeat("x", 60)
 	tests := []struct {

@@ -51,9 +51,12 @@ func (s *Supervisor) FindLeftovers() {
 	if killed := s.children.KillInstance(s.cfg.Instance, func(marker string) bool { return keep[marker] }); len(killed) > 0 {
 		s.log.Warn("ended workers that an earlier workerd left without a record", keyPID, killed)
 	}
+	var tmp []string
 	for _, r := range s.leftovers {
 		s.recorded[r.Slug+"/"+strconv.FormatInt(r.N, 10)] = true
+		tmp = append(tmp, r.Tmp)
 	}
+	s.cfg.Planner.SweepTmp(tmp)
 	s.sweepSockets(dir)
 }
 

@@ -317,7 +317,10 @@ func TestCase18Leftovers(t *testing.T) {
 		return cmd
 	}
 	mine, other := start(r.sup.cfg.Instance), start("00000000")
+	tmp, err := r.sup.cfg.Planner.NewTmp(7)
+	require.NoError(t, err)
 	r.sup.FindLeftovers()
+	require.NoDirExists(t, tmp)
 	eventually(t, func() bool { return !alive(mine.Process.Pid) }, func() string { return "the leftover is gone" })
 	require.True(t, alive(other.Process.Pid))
 }
