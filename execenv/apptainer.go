@@ -110,7 +110,7 @@ func (a apptainer) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 	}
 	argv := f.containerArgv(m)
 	options := a.options(h, m, f)
-	pl.view = &view{argv: slices.Concat(argv, options, m.Env.ExtraArgs), binds: seenBinds(h, m, pl.Binds), image: f.ctr.stamp}
+	pl.view = &view{argv: slices.Concat(argv, options, m.Env.ExtraArgs), binds: f.ctr.own.without(pl.Binds), image: f.ctr.stamp}
 	pl.Fingerprint = fingerprint(h, m, pl, f)
 
 	c := &carrier{env: a.runnerEnv(h, f.ctr.runner), prefix: f.ctr.runner.prefix(), without: "HOME"} // which only --home can set
@@ -130,14 +130,14 @@ func (a apptainer) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 		}
 	}
 	// /tmp and /var/tmp would be 64 MB of memory otherwise.
-	tmp := func(dir string) []string {
-		out := []string{"--workdir", dir}
-		for _, b := range tmpBinds(dir) {
-			out = append(out, a.bind(b)...)
+	tmp := func(dirs ...string) []string {
+		out := []string{"--workdir", dirs[0]}
+		for _, dir := range dirs {
+			out = append(out, a.bind(Bind{dir, dir, rw})...)
 		}
 		return out
 	}
-	c.args = append(c.args, arg{text: tmp(env["TMPDIR"]), fill: func(w WorkerParams, _ ContainerSpec) []string { return tmp(w.Tmp) }})
+	c.args = append(c.args, arg{text: tmp(tmpOf(h)), fill: func(w WorkerParams, _ ContainerSpec) []string { return tmp(bothNames(w.Tmp)...) }})
 	c.args = append(c.args, fixed(m.Env.ExtraArgs...), fixed(m.Env.SIF), fixed(argv...))
 	pl.carry = c
 	pl.Argv = c.argv()

@@ -17,6 +17,8 @@ type containerFacts struct {
 	image   Image // of apptainer only Env
 	runner  runnerInfo
 	files   []planFile // identity files
+	own     folders    // workerd's own, which no fingerprint has: sockets, SDK, identity files
+	shared  folders    // those that other providers see too
 	umask   int
 	selinux bool   // SELinux enforces
 	stamp   string // of the sif
@@ -132,6 +134,9 @@ func checkContainer(h Host, m *manifest.Manifest, f *facts) error {
 	if nearestMode(f.binds, m.Paths.Cwd) == "" {
 		return permanent("paths.cwd", "%s is not bound into the container: add it to paths.binds, or leave the key out for the manifest's directory", m.Paths.Cwd)
 	}
+	caches := cacheEnv(h, m.Slug)
+	f.ctr.own = newFolders(h.SDKDir, socketDir(h, m.Slug), identityDir(h, ""))
+	f.ctr.shared = newFolders(h.SDKDir, identityDir(h, ""), caches["HF_HOME"], caches["TORCH_HOME"])
 	f.ctr.umask = umask()
 	f.ctr.selinux = selinuxEnforces()
 	f.ctr.rocm = exists("/dev/kfd") && !exists("/dev/nvidiactl")

@@ -206,12 +206,10 @@ func TestLiveRefusals(t *testing.T) {
 		_, err = r.p.Plan(ctx, r.m)
 		assert.ErrorContains(t, err, "no image workerd-test:nosuchtag")
 		assert.True(t, IsEngineError(err, EngineImageMissing))
-		require.NoError(t, r.p.EnsureImage(ctx, r.m, nil), "pull = never asks nobody")
 
 		r.m.Env.Pull, r.m.Env.Image = "missing", "127.0.0.1:1/nosuch:1"
-		r.m.Env.PullTimeout = manifest.Duration(time.Minute)
 		var lines []string
-		err = r.p.EnsureImage(ctx, r.m, func(line string) { lines = append(lines, line) })
+		err = e.Pull(ctx, r.m.Env.Image, time.Minute, func(line string) { lines = append(lines, line) })
 		assert.True(t, IsEngineError(err, EnginePullFailed), "%v", err)
 		assert.NotEmpty(t, lines)
 		_, err = r.p.Plan(ctx, r.m)

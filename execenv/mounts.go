@@ -92,11 +92,36 @@ func homeOf(h Host, m *manifest.Manifest, env environ, binds []Bind) (source, ta
 	return source, target
 }
 
-// withTmp lists the binds of a worker's TMPDIR: by its name, and by its resolved path where that differs.
-func tmpBinds(tmp string) []Bind {
-	out := []Bind{{tmp, tmp, rw}}
-	if real := resolvePath(tmp); real != tmp {
-		out = append(out, Bind{real, real, rw})
+// bothNames returns a path, and what it resolves to where that is another.
+func bothNames(path string) []string {
+	if real := resolvePath(path); real != path {
+		return []string{path, real}
+	}
+	return []string{path}
+}
+
+// tmpOf is where workers' TMPDIRs are, as a Plan shows it.
+func tmpOf(h Host) string { return filepath.Join(scratch(h), tmpName(h.Instance, "<n>")) }
+
+// folders are some folders under both their names.
+type folders []string
+
+func newFolders(dirs ...string) folders {
+	var out folders
+	for _, dir := range dirs {
+		if dir != "" {
+			out = append(out, bothNames(dir)...)
+		}
 	}
 	return out
+}
+
+// has says whether a path is one of the folders, or lies in one.
+func (f folders) has(path string) bool {
+	return slices.ContainsFunc(f, func(dir string) bool { return within(dir, path) })
+}
+
+// without returns the binds of other sources.
+func (f folders) without(binds []Bind) []Bind {
+	return slices.DeleteFunc(slices.Clone(binds), func(b Bind) bool { return f.has(b.Source) })
 }

@@ -132,7 +132,7 @@ func (o oci) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 
 	argv := f.containerArgv(m)
 	options := o.options(d, h, m, f)
-	pl.view = &view{argv: slices.Concat(argv, options, m.Env.ExtraArgs), binds: seenBinds(h, m, pl.Binds), image: f.ctr.image.ID}
+	pl.view = &view{argv: slices.Concat(argv, options, m.Env.ExtraArgs), binds: f.ctr.own.without(pl.Binds), image: f.ctr.image.ID}
 	pl.Fingerprint = fingerprint(h, m, pl, f)
 
 	c := &carrier{env: clientEnv(h, o.kind)}
@@ -149,19 +149,18 @@ func (o oci) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 	label := map[string]string{"shared": "z", "private": "Z"}[m.Env.SELinux]
 	for _, b := range pl.Binds {
 		l := label
-		if label == "Z" && sharedBind(h, m, b) {
+		if label == "Z" && f.ctr.shared.has(b.Source) {
 			l = "z" // a private label would shut the other providers out
 		}
 		c.args = append(c.args, fixed(d.bind(b, l)...))
 	}
-	tmp := func(dir string) []string {
-		var out []string
-		for _, b := range tmpBinds(dir) {
-			out = append(out, d.bind(b, label)...)
+	tmp := func(dirs ...string) (out []string) {
+		for _, dir := range dirs {
+			out = append(out, d.bind(Bind{dir, dir, rw}, label)...)
 		}
 		return out
 	}
-	c.args = append(c.args, arg{text: tmp(env["TMPDIR"]), fill: func(w WorkerParams, _ ContainerSpec) []string { return tmp(w.Tmp) }})
+	c.args = append(c.args, arg{text: tmp(tmpOf(h)), fill: func(w WorkerParams, _ ContainerSpec) []string { return tmp(bothNames(w.Tmp)...) }})
 	c.args = append(c.args, fixed("--workdir", m.Paths.Cwd))
 	c.args = append(c.args, fixed(envArgs(d, env, pl.Secrets, f)...))
 	c.args = append(c.args, fixed(o.program(d, m, f, argv)...))
@@ -338,27 +337,6 @@ func newContainerPlan(h Host, m *manifest.Manifest, f *facts, env environ) *Plan
 		dirs:       dirsToMake(h, m, f),
 		files:      f.ctr.files,
 	}
-}
-
-// sharedBind says whether other providers or workers see a bind too.
-func sharedBind(h Host, m *manifest.Manifest, b Bind) bool {
-	caches := cacheEnv(h, m.Slug)
-	for _, dir := range []string{h.SDKDir, caches["HF_HOME"], caches["TORCH_HOME"], identityDir(h, "")} {
-		if dir != "" && (within(dir, b.Source) || within(resolvePath(dir), b.Source)) {
-			return true
-		}
-	}
-	return false
-}
-
-// seenBinds are the binds that count in a fingerprint: not the SDK, the socket's folder and the identity files.
-func seenBinds(h Host, m *manifest.Manifest, binds []Bind) []Bind {
-	own := []string{h.SDKDir, socketDir(h, m.Slug), identityDir(h, "")}
-	return slices.DeleteFunc(slices.Clone(binds), func(b Bind) bool {
-		return slices.ContainsFunc(own, func(dir string) bool {
-			return dir != "" && (within(dir, b.Source) || within(resolvePath(dir), b.Source))
-		})
-	})
 }
 
 // Check implements Runtime.
