@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,8 +22,10 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this machine and the settings",
-		Long: `Check what workerd needs of this machine, its directories, Python and the settings, and say what to do
-about each finding. Exits with 1 where something keeps workerd from running.`,
+		Long: `Check what workerd needs of this machine: directories, Python, container engines, user namespaces, cgroups,
+GPUs, limits and the settings, and say what to do about each finding. An engine that is missing or broken
+is a problem only where a manifest names it. Exits with 1 where something keeps workerd or a provider
+from running.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context()) },
 	}
 	a.flags.register(cmd.Flags(), "providers", "trusted_groups")
@@ -60,15 +64,7 @@ func (a *app) doctor(ctx context.Context) error {
 			return err
 		}
 	} else {
-		color := map[string]string{findOK: green, findNote: "", findWarning: yellow, findProblem: red}
-		var rows [][]cell
-		for _, f := range findings {
-			rows = append(rows, []cell{{f.Status, color[f.Status]}, {f.Check, ""}, {f.Message, ""}})
-			if f.Do != "" {
-				rows = append(rows, []cell{{"", ""}, {"", ""}, {"-> " + f.Do, bold}})
-			}
-		}
-		a.printTable(rows)
+		a.printFindings(findings)
 	}
 	if bad {
 		return errReported
@@ -76,9 +72,37 @@ func (a *app) doctor(ctx context.Context) error {
 	return nil
 }
 
-// examine makes all checks. Those of the settings come first; without settings the directories are not known.
+func (a *app) printFindings(findings []finding) {
+	color := map[string]string{findOK: green, findNote: "", findWarning: yellow, findProblem: red}
+	var rows [][]cell
+	for _, f := range findings {
+		first, more, _ := strings.Cut(f.Message, "\n")
+		rows = append(rows, []cell{{f.Status, color[f.Status]}, {f.Check, ""}, {first, ""}})
+		for line := range strings.Lines(more) { // an engine's own words
+			rows = append(rows, []cell{{"", ""}, {"", ""}, {"   " + strings.TrimRight(line, "\n"), ""}})
+		}
+		if f.Do != "" {
+			rows = append(rows, []cell{{"", ""}, {"", ""}, {"-> " + f.Do, bold}})
+		}
+	}
+	a.printTable(rows)
+}
+
+// check is one part of the examination.
+type check struct {
+	name string
+	run  func(ctx context.Context) []finding
+}
+
+// one makes a check of what finds one thing without asking anybody.
+func one(name string, find func() finding) check {
+	return check{name, func(context.Context) []finding { return []finding{find()} }}
+}
+
+// examine makes all checks. Without settings the directories are not known, and neither is where engines have their files.
 func (a *app) examine(ctx context.Context) []finding {
 	var all []finding
+	var checks []check
 	s, err := a.loadSettings()
 	if err != nil {
 		all = append(all, finding{"settings", findProblem, err.Error(), "correct them"})
@@ -88,16 +112,56 @@ func (a *app) examine(ctx context.Context) []finding {
 		if err != nil {
 			all = append(all, finding{"runtime directory", findProblem, err.Error(), "name a shorter one with --runtime-dir or runtime_dir"})
 		} else {
-			all = append(all, a.checkRuntimeDir(d)...)
-			all = append(all, a.checkRunning(ctx), checkWritable("state directory", d.state), checkWritable("cache directory", d.cache))
-			all = append(all, a.checkManifests(s, d)...)
+			checks = a.directoryChecks(s, d)
 		}
 	}
 	if !readVersion().CGO {
 		all = append(all, finding{"build", findNote, "built without cgo: GPUs cannot be asked for by NVML", ""})
 	}
-	all = append(all, a.checkPython(ctx), checkKernel(), checkPidfd(), checkInotify(), checkFiles(), checkCgroup())
-	return append(all, checkSession(ctx, a.uid)...)
+	checks = append(checks, check{"python", func(ctx context.Context) []finding { return []finding{a.checkPython(ctx)} }})
+	checks = append(checks, hostChecks(a.uid)...)
+	return append(all, runChecks(ctx, checks, checkWait)...)
+}
+
+func (a *app) directoryChecks(s *settings, d *dirs) []check {
+	manifests := sync.OnceValue(func() siteManifests { return a.loadManifests(s, d) })
+	return append([]check{
+		{"runtime directory", func(context.Context) []finding { return a.checkRuntimeDir(d) }},
+		{"workerd", func(ctx context.Context) []finding { return []finding{a.checkRunning(ctx)} }},
+		one("state directory", func() finding { return checkWritable("state directory", d.state) }),
+		one("cache directory", func() finding { return checkWritable("cache directory", d.cache) }),
+		{"manifests", func(context.Context) []finding { return manifests().findings }},
+	}, a.engineChecks(s, d, func() map[string]int { return manifests().kinds })...)
+}
+
+// checkWait bounds each check: engines, network file systems and drivers are known to hang.
+const checkWait = 40 * time.Second
+
+// runChecks runs checks beside each other and returns their findings in order. One that hangs is left behind, since nothing can
+// end a read of a file system that does not answer; this process ends soon.
+func runChecks(ctx context.Context, checks []check, wait time.Duration) []finding {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	results := make([]chan []finding, len(checks))
+	for i, c := range checks {
+		results[i] = make(chan []finding, 1)
+		go func() { results[i] <- c.run(ctx) }()
+	}
+	var all []finding
+	for i, c := range checks {
+		select {
+		case found := <-results[i]:
+			all = append(all, found...)
+		case <-ctx.Done():
+			select {
+			case found := <-results[i]:
+				all = append(all, found...)
+			case <-time.After(time.Second): // for what the end of ctx ends
+				all = append(all, finding{c.name, findWarning, fmt.Sprintf("nothing was found out within %s: what it asks hangs", wait), ""})
+			}
+		}
+	}
+	return all
 }
 
 func (a *app) checkSettings(s *settings) []finding {
@@ -184,41 +248,51 @@ func nearestParent(path string) string {
 	}
 }
 
-func (a *app) checkManifests(s *settings, d *dirs) []finding {
+// siteManifests are the manifests of the configured directories.
+type siteManifests struct {
+	findings []finding
+	kinds    map[string]int // how many of those that can be used name each kind
+}
+
+func (a *app) loadManifests(s *settings, d *dirs) siteManifests {
 	const check = "manifests"
-	var all []finding
+	found := siteManifests{kinds: map[string]int{}}
+	add := func(f finding) { found.findings = append(found.findings, f) }
 	h, err := a.hostOf(s, d)
 	if err != nil {
-		return []finding{{check, findProblem, err.Error(), ""}}
+		add(finding{check, findProblem, err.Error(), ""})
+		return found
 	}
 	opt := a.manifestOptions(s, h)
 	total := 0
 	for _, dir := range s.Providers {
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			all = append(all, finding{check, findNote, dir + " does not exist (workerd waits for it)", ""})
+			add(finding{check, findNote, dir + " does not exist (workerd waits for it)", ""})
 			continue
 		}
 		set := manifest.LoadDirs([]string{dir}, nil, opt)
 		for _, p := range set.Problems {
-			all = append(all, finding{check, findProblem, p.Error(), "correct it, or name another directory (providers)"})
+			add(finding{check, findProblem, p.Error(), "correct it, or name another directory (providers)"})
 		}
 		broken := 0
 		for _, e := range set.Entries {
 			total++
 			if len(e.Problems) > 0 || e.Manifest != nil && len(execenv.CheckSupported(e.Manifest)) > 0 {
 				broken++
+			} else if e.Manifest != nil {
+				found.kinds[e.Manifest.Env.Kind]++
 			}
 		}
 		if broken > 0 {
-			all = append(all, finding{check, findWarning, fmt.Sprintf("%s: %d of %d manifests cannot be used", dir, broken, len(set.Entries)), "`workerd validate " + dir + "` says why"})
+			add(finding{check, findWarning, fmt.Sprintf("%s: %d of %d manifests cannot be used", dir, broken, len(set.Entries)), "`workerd validate " + dir + "` says why"})
 		} else if len(set.Problems) == 0 {
-			all = append(all, ok(check, "%s: %d", dir, len(set.Entries)))
+			add(ok(check, "%s: %d", dir, len(set.Entries)))
 		}
 	}
 	if total == 0 {
-		all = append(all, finding{check, findNote, "there are none", "`workerd init SLUG` writes one to start from"})
+		add(finding{check, findNote, "there are none", "`workerd init SLUG` writes one to start from"})
 	}
-	return all
+	return found
 }
 
 func (a *app) checkPython(ctx context.Context) finding {

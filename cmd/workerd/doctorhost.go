@@ -8,12 +8,24 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// hostChecks are those of the machine itself.
+func hostChecks(uid int) []check {
+	return []check{
+		one("cgroup", func() finding { return checkCgroup("/") }),
+		{"GPUs", func(ctx context.Context) []finding { return checkGPUs(ctx, "/") }},
+		one("security modules", func() finding { return checkSecurity("/") }),
+		one("kernel", checkKernel), one("pidfd", checkPidfd), one("inotify", checkInotify), one("open files", checkFiles),
+		{"logout", func(ctx context.Context) []finding { return checkSession(ctx, uid) }},
+	}
+}
 
 func access(path string) error { return unix.Access(path, unix.W_OK|unix.X_OK) }
 
@@ -83,27 +95,118 @@ func checkFiles() finding {
 	return ok("open files", "at most %d", l.Max)
 }
 
-// checkCgroup says whether workers can have cgroups of their own: below a cgroup that this process may write.
-func checkCgroup() finding {
+// checkCgroup says which version of cgroups there is, and whether workers can have some of their own: below a cgroup that this
+// process may write, with the controllers that limits need. Files are those below root.
+func checkCgroup(root string) finding {
 	const check = "cgroup"
-	data, err := os.ReadFile("/proc/self/cgroup")
+	data, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
 		return finding{check, findNote, err.Error(), ""}
 	}
-	path := ""
+	own := ""
 	for line := range strings.Lines(string(data)) {
 		if p, found := strings.CutPrefix(strings.TrimSpace(line), "0::"); found {
-			path = filepath.Join("/sys/fs/cgroup", p)
+			own = filepath.Join(root, "sys/fs/cgroup", p)
 		}
 	}
-	const without = "limits.memory and limits.cpus cannot be enforced"
-	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil || path == "" {
-		return finding{check, findNote, "cgroup v2 is not mounted: " + without, ""}
+	if _, err := os.Stat(filepath.Join(root, "sys/fs/cgroup/cgroup.controllers")); err != nil || own == "" {
+		text := "cgroup version 1"
+		if _, err := os.Stat(filepath.Join(root, "sys/fs/cgroup/unified")); err == nil {
+			text += " with a version 2 that has no controllers"
+		}
+		return finding{check, findNote, text + ": limits are those of docker with a daemon of root; rootless engines, Apptainer and venv workers have none",
+			"boot with cgroups v2 alone (systemd.unified_cgroup_hierarchy=1)"}
 	}
-	if unix.Access(filepath.Join(path, "cgroup.procs"), unix.W_OK) != nil || access(path) != nil {
-		return finding{check, findNote, path + " is not delegated: " + without, "run workerd as a systemd service with Delegate=yes"}
+	if unix.Access(filepath.Join(own, "cgroup.procs"), unix.W_OK) != nil || access(own) != nil {
+		return finding{check, findNote, "version 2; " + own + " is not delegated to this user", "run workerd as a systemd service with Delegate=yes"}
 	}
-	return ok(check, "%s is delegated", path)
+	has, err := os.ReadFile(filepath.Join(own, "cgroup.controllers"))
+	if err != nil {
+		return finding{check, findNote, err.Error(), ""}
+	}
+	controllers := strings.Fields(string(has))
+	var missing []string
+	for _, c := range []string{"cpu", "memory", "pids"} {
+		if !slices.Contains(controllers, c) {
+			missing = append(missing, c)
+		}
+	}
+	if len(missing) > 0 {
+		return finding{check, findNote, fmt.Sprintf("version 2; %s is delegated without %s", own, strings.Join(missing, ", ")),
+			"systemctl edit user@.service: [Service] Delegate=cpu cpuset io memory pids"}
+	}
+	return ok(check, "version 2; %s is delegated with cpu, memory, pids", own)
+}
+
+// checkGPUs says which GPUs there are. Files are those below root.
+func checkGPUs(ctx context.Context, root string) []finding {
+	const check = "GPUs"
+	const unused = "; this version of workerd gives workers none"
+	var all []finding
+	out, err := askWithin(ctx, 20*time.Second, "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+	_, statErr := os.Stat(filepath.Join(root, "dev/nvidiactl"))
+	switch {
+	case errors.Is(err, exec.ErrNotFound) && statErr == nil:
+		all = append(all, finding{check, findNote, "there is /dev/nvidiactl but no nvidia-smi on PATH" + unused, ""})
+	case errors.Is(err, exec.ErrNotFound):
+	case err != nil:
+		text := err.Error()
+		if out != "" {
+			text += ": " + out // it prints errors on stdout
+		}
+		all = append(all, finding{check, findWarning, "nvidia-smi: " + text, "after an update of the driver the machine has to be rebooted, or the module be loaded anew"})
+	default:
+		all = append(all, finding{check, findNote, "NVIDIA: " + countLines(out) + unused, ""})
+	}
+	if _, err := os.Stat(filepath.Join(root, "dev/kfd")); err == nil {
+		text := "AMD: there is /dev/kfd"
+		if err := readWritable(filepath.Join(root, "dev/kfd")); err != nil {
+			text += ", which this user may not use (" + err.Error() + "; groups render, video)"
+		}
+		all = append(all, finding{check, findNote, text + unused, ""})
+	}
+	if len(all) == 0 {
+		all = append(all, ok(check, "none found"))
+	}
+	return all
+}
+
+// countLines joins equal lines: "2 x NVIDIA H100, 550.54".
+func countLines(text string) string {
+	count := map[string]int{}
+	var order []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if count[line]++; count[line] == 1 {
+			order = append(order, line)
+		}
+	}
+	for i, line := range order {
+		order[i] = fmt.Sprintf("%d x %s", count[line], line)
+	}
+	return strings.Join(order, "; ")
+}
+
+// checkSecurity says which security modules watch over containers. Files are those below root.
+func checkSecurity(root string) finding {
+	const check = "security modules"
+	read := func(path string) string {
+		data, _ := os.ReadFile(filepath.Join(root, path))
+		return strings.TrimSpace(string(data))
+	}
+	apparmor := "AppArmor off"
+	if read("sys/module/apparmor/parameters/enabled") == "Y" {
+		apparmor = "AppArmor on"
+	}
+	switch read("sys/fs/selinux/enforce") {
+	case "1":
+		return finding{check, findNote, "SELinux enforces; " + apparmor + ": containers run with label=disable, or they could not use what is mounted (env.selinux)", ""}
+	case "0":
+		return ok(check, "SELinux permissive, %s", apparmor)
+	}
+	return ok(check, "SELinux off, %s", apparmor)
 }
 
 // checkSession says what becomes of workerd when the user logs out, as far as systemd tells.
@@ -131,10 +234,18 @@ func checkSession(ctx context.Context, uid int) []finding {
 
 // ask runs a command that answers in one line.
 func ask(ctx context.Context, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	return askWithin(ctx, 5*time.Second, name, args...)
+}
+
+// askWithin runs a command that has to answer within a time and returns what it printed.
+func askWithin(ctx context.Context, d time.Duration, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
+	if ctx.Err() == context.DeadlineExceeded {
+		err = fmt.Errorf("no answer within %s", d)
+	}
 	return string(bytes.TrimSpace(out)), err
 }

@@ -62,15 +62,11 @@ func TestValidate(t *testing.T) {
 
 func TestValidateSaysWhatThisVersionCannotDo(t *testing.T) {
 	r := newRig(t)
-	file := r.write("d/provider.toml", "slug = \"d\"\nworker = \"w.py\"\n[env]\nkind = \"docker\"\nimage = \"x\"\n")
-	r.write("d/w.py", "")
-	require.NoError(t, os.Chmod(filepath.Dir(file), 0o755))
-	require.NoError(t, os.Chmod(file, 0o644))
+	file := r.provider("d", "[gpu]\npolicy = \"exclusive\"\n")
 	require.Equal(t, exitFailed, r.run("validate", file))
-	require.Contains(t, r.out.String(), "env.kind")
-	require.Contains(t, r.out.String(), "this version")
-	require.Contains(t, r.fails(exitFailed, "explain", file), "env.kind")
-	require.Contains(t, r.out.String(), `kind = "docker"`, "its keys are shown all the same")
+	require.Contains(t, r.out.String(), "gpu.policy: this version")
+	require.Contains(t, r.fails(exitFailed, "explain", file), "gpu.policy")
+	require.Contains(t, r.out.String(), `policy = "exclusive"`, "its keys are shown all the same")
 }
 
 func TestCase52ValidateRefusesASocketPathThatIsTooLong(t *testing.T) {
