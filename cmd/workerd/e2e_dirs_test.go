@@ -188,6 +188,7 @@ func TestE2ECase52ATooLongRuntimeDirectoryIsRefused(t *testing.T) {
 
 // Case 53: what lies where a socket should be.
 func TestE2ECase53WhatIsInTheWay(t *testing.T) {
+	long(t)
 	e := newE2E(t)
 	e.bare("x", "[start]\nwhen = \"request\"\n")
 	require.NoError(t, os.MkdirAll(filepath.Dir(e.front("x")), 0o700))

@@ -300,6 +300,7 @@ func TestE2EARemovedManifestEndsItsProvider(t *testing.T) {
 }
 
 func TestE2EADirectoryThatVanishesAndComesBack(t *testing.T) {
+	long(t)
 	e := newE2E(t)
 	p := e.editable("x", "")
 	e.start()

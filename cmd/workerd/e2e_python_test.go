@@ -124,6 +124,7 @@ func TestE2ECase82AScriptWhoseInterpreterIsMissing(t *testing.T) {
 
 // Cases 76 and 77: the time to load is not the time to answer, and one that is never ready does not end in silence.
 func TestE2ECase76LoadingHasATimeOfItsOwn(t *testing.T) {
+	long(t)
 	e := newE2E(t)
 	e.provider("x", "[env.variables]\nLOAD_SECONDS = \"2\"\n[start]\nwhen = \"request\"\n[serve]\nrequest_timeout = \"1s\"\n")
 	e.provider("never", "[env.variables]\nLOAD_SECONDS = \"600\"\n[start]\nwhen = \"request\"\ntimeout = \"1s\"\n[restart]\nmax_crashes = 2\nbackoff = \"10ms\"\n")

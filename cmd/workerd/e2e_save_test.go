@@ -37,6 +37,7 @@ func (e *e2e) mostAlive(ctx context.Context, slug string) <-chan int {
 }
 
 func TestE2ESavedTwentyTimesInTwoSeconds(t *testing.T) {
+	long(t)
 	for change, most := range map[string]int{"rolling": 2, "stop-first": 1} {
 		t.Run(change, func(t *testing.T) {
 			e := newE2E(t)

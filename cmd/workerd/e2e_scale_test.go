@@ -52,6 +52,7 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 }
 
 func TestE2EManyWorkersCostNoThreadsAndIdleOnesNoTime(t *testing.T) {
+	long(t)
 	e := newE2E(t)
 	e.start()
 	have := 0

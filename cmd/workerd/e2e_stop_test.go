@@ -16,6 +16,7 @@ import (
 )
 
 func TestE2ECase75AStoppedWorkerIsReplaced(t *testing.T) {
+	long(t)
 	e := newE2E(t)
 	e.provider("x", undaunted+"[health]\ninterval = \"200ms\"\ntimeout = \"1s\"\n[serve]\ncancel_grace = \"500ms\"\n[start]\nstop_timeout = \"1s\"\n")
 	e.start()
