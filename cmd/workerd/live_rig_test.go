@@ -138,6 +138,16 @@ func (l *live) add(slug, toml string) (file string) {
 	return l.write(slug, "live.py", l.text(`worker = "live.py"`, "small", toml))
 }
 
+// bare writes a provider with the worker that does without the SDK and without handlers of signals.
+func (l *live) bare(slug, toml string) (file string) {
+	l.t.Helper()
+	python := "python3"
+	if l.kind == manifest.Venv {
+		python = interpreter(l.t)
+	}
+	return l.write(slug, "bare.py", l.text(fmt.Sprintf(`command = [%q, "-S", "-E", "bare.py"]`, python), "small", toml))
+}
+
 // edit replaces the manifest of a provider that add wrote.
 func (l *live) edit(slug, toml string) {
 	l.t.Helper()
@@ -263,6 +273,11 @@ func orphanMounts() (pids []int) {
 	return pids
 }
 
+// freshMounts are the orphanMounts that were not there before.
+func (l *live) freshMounts() []int {
+	return slices.DeleteFunc(orphanMounts(), func(pid int) bool { return slices.Contains(l.mounts, pid) })
+}
+
 // leftNoContainer checks that nothing of the engine's is left of a workerd that has been stopped, and no mount.
 func (l *live) leftNoContainer() {
 	if l.e2e == nil {
@@ -274,14 +289,11 @@ func (l *live) leftNoContainer() {
 	}
 	assert.Empty(l.t, left, "containers are left")
 	assert.Empty(l.t, l.marked(""), "processes are left")
-	fresh := func() []int {
-		return slices.DeleteFunc(orphanMounts(), func(pid int) bool { return slices.Contains(l.mounts, pid) })
-	}
 	deadline := time.Now().Add(2 * time.Second) // one of another test may be about to end
-	for l.kind == manifest.Apptainer && len(fresh()) > 0 && time.Now().Before(deadline) {
+	for l.kind == manifest.Apptainer && len(l.freshMounts()) > 0 && time.Now().Before(deadline) {
 		time.Sleep(20 * time.Millisecond)
 	}
-	assert.Empty(l.t, fresh(), "squashfuse is left")
+	assert.Empty(l.t, l.freshMounts(), "squashfuse is left")
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	assert.NoError(l.t, err)
 	assert.NotContains(l.t, string(mounts), "squashfuse")
