@@ -137,7 +137,7 @@ func (d *demo) choose(ctx context.Context, install bool) (folder string, err err
 	if err != nil {
 		return "", err
 	}
-	if _, err := writeProvider(filepath.Join(d.dir, "made"), d.slug, python, b.options); err != nil {
+	if _, err := writeProvider(filepath.Join(d.dir, "made"), d.slug, venvEnvironment(python), b.options); err != nil {
 		return "", err
 	}
 	return folder, os.Rename(filepath.Join(d.dir, "made", d.slug), folder)

@@ -21,19 +21,34 @@ import (
 //go:embed template
 var templates embed.FS
 
+// initOptions are what `init` is told of the new provider's environment.
+type initOptions struct {
+	kind, image, sif string
+}
+
 func (a *app) initCommand() *cobra.Command {
-	var kind, dir string
+	var o initOptions
+	var dir string
 	cmd := &cobra.Command{
 		Use:   "init SLUG",
 		Short: "Write a provider to start from",
 		Long: `Write a provider's folder with a manifest, a worker and a smoke test that passes, into the first of the
-configured directories, where a running workerd picks it up. Nothing is overwritten.`,
+configured directories, where a running workerd picks it up. Nothing is overwritten.
+
+The worker runs with the python3 of PATH, or with --kind docker, podman or apptainer in an image, which
+has to have a python3 (3.7 or later) and nothing of workerd:
+
+  workerd init mine
+  workerd init mine --kind docker --image lab/mine:1
+  workerd init mine --kind apptainer --sif /images/mine.sif`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.init(cmd.Context(), args[0], kind, dir)
+			return a.init(cmd.Context(), args[0], o, dir)
 		},
 	}
-	cmd.Flags().StringVar(&kind, "kind", manifest.Venv, "`kind` of environment: venv")
+	cmd.Flags().StringVar(&o.kind, "kind", manifest.Venv, "`kind` of environment: venv, docker, podman or apptainer")
+	cmd.Flags().StringVar(&o.image, "image", "", "`image` of kind docker or podman")
+	cmd.Flags().StringVar(&o.sif, "sif", "", "image `file`, or sandbox directory, of kind apptainer")
 	cmd.Flags().StringVar(&dir, "dir", "", "`directory` to make the folder in")
 	a.flags.register(cmd.Flags(), "providers", "trusted_groups")
 	return cmd
@@ -41,14 +56,12 @@ configured directories, where a running workerd picks it up. Nothing is overwrit
 
 var slugPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
 
-func (a *app) init(ctx context.Context, slug, kind, dir string) error {
-	switch {
-	case !slugPattern.MatchString(slug) || slug == "workerd":
+func (a *app) init(ctx context.Context, slug string, o initOptions, dir string) error {
+	if !slugPattern.MatchString(slug) || slug == "workerd" {
 		return &usageError{fmt.Errorf("slug %q: use up to 40 of a-z, 0-9 and -, not beginning with -, and not \"workerd\"", slug)}
-	case kind == manifest.Docker || kind == manifest.Podman || kind == manifest.Apptainer:
-		return fmt.Errorf("this version of workerd cannot run kind %q, only %q", kind, manifest.Venv)
-	case kind != manifest.Venv:
-		return &usageError{fmt.Errorf("unknown kind %q: this version knows %q", kind, manifest.Venv)}
+	}
+	if err := o.check(); err != nil {
+		return &usageError{err}
 	}
 	b, err := a.bench()
 	if err != nil {
@@ -60,11 +73,11 @@ func (a *app) init(ctx context.Context, slug, kind, dir string) error {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return err
 	}
-	python, err := a.findPython(ctx)
+	env, err := a.environment(ctx, o)
 	if err != nil {
 		return err
 	}
-	folder, err := writeProvider(dir, slug, python, b.options)
+	folder, err := writeProvider(dir, slug, env, b.options)
 	if err != nil {
 		return err
 	}
@@ -74,8 +87,43 @@ func (a *app) init(ctx context.Context, slug, kind, dir string) error {
 	return nil
 }
 
+// check refuses flags that do not go together.
+func (o initOptions) check() error {
+	oci := o.kind == manifest.Docker || o.kind == manifest.Podman
+	switch {
+	case !oci && o.kind != manifest.Venv && o.kind != manifest.Apptainer:
+		return fmt.Errorf("unknown kind %q: must be venv, docker, podman or apptainer", o.kind)
+	case oci && o.image == "":
+		return fmt.Errorf("kind %q needs an image with python3 in it: --image IMAGE", o.kind)
+	case !oci && o.image != "":
+		return fmt.Errorf("--image is for kinds docker and podman, not %q", o.kind)
+	case o.kind == manifest.Apptainer && o.sif == "":
+		return errors.New(`kind "apptainer" needs an image file with python3 in it: --sif FILE`)
+	case o.kind != manifest.Apptainer && o.sif != "":
+		return fmt.Errorf("--sif is for kind apptainer, not %q", o.kind)
+	}
+	return nil
+}
+
+// environment returns the lines of [env].
+func (a *app) environment(ctx context.Context, o initOptions) (string, error) {
+	switch o.kind {
+	case manifest.Venv:
+		python, err := a.findPython(ctx)
+		return venvEnvironment(python), err
+	case manifest.Apptainer:
+		sif, err := filepath.Abs(a.tilde(o.sif))
+		return fmt.Sprintf("kind = \"apptainer\"\nsif  = %s        # an image file or a sandbox directory; python3 is all that it needs", tomlString(sif)), err
+	}
+	return fmt.Sprintf("kind  = %q\nimage = %s          # python3 is all that it needs; it is pulled where it is missing", o.kind, tomlString(o.image)), nil
+}
+
+func venvEnvironment(python string) string {
+	return fmt.Sprintf("kind   = \"venv\"\npython = %s            # an interpreter, or the directory of a venv", tomlString(python))
+}
+
 // writeProvider makes a provider's folder in dir. It appears whole, by rename: a running workerd watches the directory.
-func writeProvider(dir, slug, python string, opt manifest.Options) (folder string, err error) {
+func writeProvider(dir, slug, env string, opt manifest.Options) (folder string, err error) {
 	folder = filepath.Join(dir, slug)
 	for _, taken := range []string{folder, folder + ".toml"} {
 		if _, err := os.Lstat(taken); !errors.Is(err, fs.ErrNotExist) {
@@ -94,7 +142,7 @@ func writeProvider(dir, slug, python string, opt manifest.Options) (folder strin
 	if err := os.Chmod(temp, 0o755); err != nil {
 		return "", err
 	}
-	replace := strings.NewReplacer("{{slug}}", slug, "{{python}}", tomlString(python))
+	replace := strings.NewReplacer("{{slug}}", slug, "{{env}}", env)
 	for _, name := range []string{"provider.toml", "worker.py", "smoke.json"} {
 		data, err := templates.ReadFile("template/" + name)
 		if err != nil {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"workerd/manifest"
 )
 
 // python returns the interpreter that tests use.
@@ -163,6 +165,24 @@ func TestInitWritesAProviderThatValidates(t *testing.T) {
 	r.env["PATH"] = "/nonexistent"
 	t.Setenv("PATH", "/nonexistent")
 	require.Contains(t, r.fails(exitFailed, "init", "none"), "no Python found")
+}
+
+func TestInitForAnImage(t *testing.T) {
+	r := newRig(t)
+	for _, args := range [][]string{
+		{"docker", "--image", "lab/x:1"}, {"podman", "--image", `quay.io/a$b"c`}, {"apptainer", "--sif", r.write("an \"image\".sif", "")},
+	} {
+		folder := strings.TrimSpace(r.ok("init", args[0], "--kind", args[0], args[1], args[2]))
+		b, err := r.app().bench()
+		require.NoError(t, err)
+		m, warnings, err := manifest.Load(filepath.Join(folder, "provider.toml"), b.options)
+		require.NoError(t, err)
+		require.Empty(t, warnings)
+		require.Equal(t, args[0], m.Env.Kind)
+		require.Equal(t, args[2], m.Env.Image+m.Env.SIF)
+	}
+	t.Setenv("PATH", "/nonexistent")
+	r.ok("init", "nopython", "--kind", "docker", "--image", "x") // none is needed out here
 }
 
 func TestInitIntoADirectoryThatIsNotTrusted(t *testing.T) {
