@@ -142,15 +142,23 @@ func (a *app) printPlan(pl *execenv.Plan) {
 			gpu += ", " + size(pl.GPU.Memory) + " each"
 		}
 	}
-	a.printTable([][]cell{
-		{{"slug", bold}, {pl.Slug, ""}},
-		{{"kind", bold}, {pl.Kind, ""}},
-		{{"argv", bold}, {quoteArgs(pl.Argv), ""}},
+	table := [][]cell{{{"slug", bold}, {pl.Slug, ""}}, {{"kind", bold}, {pl.Kind, ""}}}
+	if pl.Image != "" {
+		table = append(table, []cell{{"image", bold}, {strings.TrimSpace(pl.Image + " " + pl.ImageID), ""}})
+	}
+	for i, line := range wrapArgs(pl.Argv, pl.Image) {
+		name := cell{"argv", bold}
+		if i > 0 {
+			name = cell{}
+		}
+		table = append(table, []cell{name, {line, ""}})
+	}
+	a.printTable(append(table, [][]cell{
 		{{"cwd", bold}, {pl.Cwd, ""}},
 		{{"user", bold}, {fmt.Sprintf("uid %d, gid %d, groups %s", pl.User.UID, pl.User.GID, orDash(strings.Join(groups, " "))), ""}},
 		{{"gpu", bold}, {gpu, ""}},
 		{{"fingerprint", bold}, {pl.Fingerprint, ""}},
-	})
+	}...))
 	a.printf("\n%s\n", a.paint(bold, "binds"))
 	var rows [][]cell
 	for _, b := range pl.Binds {
@@ -181,6 +189,38 @@ func (a *app) printKeys(m *manifest.Manifest, keys map[string]any) {
 	if err := e.Encode(keys); err == nil { // keys were decoded from TOML
 		printIndented(a.out, "  ", text.String())
 	}
+}
+
+// argvWidth is how long a line of a wrapped command gets, unless one flag with its value is longer.
+const argvWidth = 100
+
+// wrapArgs writes a command as a shell would take it. That of an engine, which has an image, is written over several lines: flags
+// stay with their values, and the image begins a line with what runs in it.
+func wrapArgs(args []string, image string) []string {
+	at := slices.Index(args, image)
+	if image == "" || at < 0 {
+		return []string{quoteArgs(args)}
+	}
+	var lines []string
+	line := quoteArgs(args[:1])
+	add := func(part []string, begin bool) {
+		text := quoteArgs(part)
+		if begin || len(line)+len(text)+len(" ") > argvWidth {
+			lines, line = append(lines, line+" \\"), "  "+text
+			return
+		}
+		line += " " + text
+	}
+	for i := 1; i < at; {
+		end := i + 1
+		for end < at && !strings.HasPrefix(args[end], "-") {
+			end++
+		}
+		add(args[i:end], false)
+		i = end
+	}
+	add(args[at:], true)
+	return append(lines, line)
 }
 
 // quoteArgs writes an argument list as a shell would take it.

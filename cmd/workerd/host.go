@@ -42,6 +42,7 @@ func (a *app) hostOf(s *settings, d *dirs) (execenv.Host, error) {
 		SDKDir:        filepath.Join(d.cache, "sdk"),
 		Environ:       a.environ,
 		EngineTimeout: s.EngineTimeout.D(),
+		LogMaxSize:    int64(s.LogMaxSize),
 	}, nil
 }
 

@@ -111,6 +111,72 @@ func TestExplain(t *testing.T) {
 	require.Contains(t, r.fails(exitFailed, "explain", "broken"), "provider.toml:2:1: nonsense")
 }
 
+// An engine's client is a script here, which knows one image.
+func TestExplainAContainer(t *testing.T) {
+	r := newRig(t)
+	script(t, filepath.Join(r.dir, "bin"), "docker", `case "$1 $2" in
+"--version "*) echo "Docker version 24.0.1" ;;
+"info "*) echo '`+dockerInfo+`]}' ;;
+"image inspect") echo '[{"Id":"sha256:abc123","Config":{"Env":["PATH=/usr/bin:/bin"]}}]' ;;
+*) exit 125 ;;
+esac`)
+	r.env["PATH"] = filepath.Join(r.dir, "bin")
+	r.env["TOKEN_SOURCE"], r.env["HF_TOKEN"] = "s3cret-value", "s3cret-too"
+	r.write(".config/workerd/workerd.toml", "log_max_size = \"3MiB\"\n")
+	file := r.provider("boxed", "")
+	data := strings.Replace(string(mustRead(t, file)), `kind = "venv"`, `kind = "docker"
+image = "lab/x:1"
+pass_env = ["*"]
+variables = { A = "shown", B = "two words" }
+secrets = { HF_TOKEN = { env = "TOKEN_SOURCE" } }`, 1)
+	require.NoError(t, os.WriteFile(file, []byte(data), 0o644))
+
+	out := r.ok("explain", "boxed")
+	require.Regexp(t, `(?m)^image +lab/x:1 abc123$`, out)
+	require.Regexp(t, `(?m)^argv +/.*/bin/docker run --detach .* \\$`, out)
+	require.Regexp(t, `(?m)^ +lab/x:1 `+filepath.Dir(file)+`/worker.py$`, out, "the image begins the last line")
+	require.Contains(t, out, "  A=shown\n")
+	require.Contains(t, out, "  HF_TOKEN=***\n")
+	require.Contains(t, out, "--log-opt max-size=3145728")
+	for line := range strings.Lines(out) {
+		if strings.HasSuffix(line, "\\\n") && strings.Count(line, " --") > 1 {
+			require.LessOrEqual(t, len(strings.TrimSpace(line)), argvWidth+len("argv         "), line)
+		}
+	}
+	require.NotContains(t, out, "s3cret")
+
+	text := r.ok("explain", "boxed", "--json")
+	require.NotContains(t, text, "s3cret")
+	var got struct {
+		Slug, Kind, Cwd, Fingerprint, Image string
+		Argv, Secrets                       []string
+		Env                                 map[string]string
+		Binds                               []struct{ Source, Target, Mode string }
+		User                                struct {
+			UID, GID *int
+			Groups   []int
+		}
+		GPU map[string]any
+	}
+	require.NoError(t, json.Unmarshal([]byte(text), &got))
+	require.Equal(t, []string{"boxed", "docker", filepath.Dir(file), "lab/x:1"}, []string{got.Slug, got.Kind, got.Cwd, got.Image})
+	require.Equal(t, []string{"HF_TOKEN"}, got.Secrets)
+	require.Equal(t, "shown", got.Env["A"])
+	require.NotContains(t, strings.Join(got.Argv, " "), "shown", "values never stand in argv")
+	require.NotEmpty(t, got.Binds)
+	require.NotNil(t, got.User.UID)
+	require.NotNil(t, got.User.Groups)
+	require.Len(t, got.Fingerprint, 64)
+	require.Contains(t, got.GPU, "policy")
+}
+
+func TestWrapArgs(t *testing.T) {
+	require.Equal(t, []string{"python3 'a b'"}, wrapArgs([]string{"python3", "a b"}, ""))
+	long := "--mount=" + strings.Repeat("x", 90)
+	require.Equal(t, []string{`/bin/e run \`, "  " + long + ` \`, `  -v x --y 'a b' \`, "  img prog -x"},
+		wrapArgs([]string{"/bin/e", "run", long, "-v", "x", "--y", "a b", "img", "prog", "-x"}, "img"))
+}
+
 func TestQuoteArgs(t *testing.T) {
 	require.Equal(t, `/a/b-c=d '' 'x y' 'it'\''s' '$HOME' 'ü'`, quoteArgs([]string{"/a/b-c=d", "", "x y", "it's", "$HOME", "ü"}))
 }
