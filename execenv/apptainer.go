@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -147,11 +146,6 @@ func (a apptainer) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 // driverLibs is where --nv puts the driver's libraries.
 const driverLibs = "/.singularity.d/libs"
 
-// runnerCode is the status by which the runner reports its own failure. A worker may end with it too: the output tells.
-const runnerCode = 255
-
-var usageError = regexp.MustCompile(`(?m)^Error for command "exec": .*$`)
-
 func (apptainer) bind(b Bind) []string {
 	if b.Mode == ro {
 		return []string{"--mount", mountOption(b, "destination", "ro")}
@@ -235,31 +229,4 @@ func (apptainer) Check(h Host, m *manifest.Manifest) []string {
 		out = append(out, strings.Join(lost, ", ")+": this version of workerd cannot enforce limits on an apptainer worker, which needs a delegated cgroup: it runs without")
 	}
 	return append(out, checkOverrides(h, m)...)
-}
-
-// runnerError reads what Apptainer printed when it could not run something; nil where it ran.
-func runnerError(name string, code int, output []byte) *EngineError {
-	text := engineText(output)
-	usage := usageError.Find(output)
-	_, fatal, ok := strings.Cut(text, "FATAL:")
-	switch {
-	case code == runnerCode && ok:
-		text = strings.TrimSpace(fatal)
-	case code == 1 && usage != nil: // the whole help follows
-		text = string(usage)
-	case code == 1 && strings.Contains(text, "ERROR  :"):
-	default:
-		return nil
-	}
-	e := engineError(name, "exec", code, []byte(text))
-	if e.Kind != EngineRefused || e.Hint != "" {
-		return e
-	}
-	switch {
-	case strings.HasPrefix(text, "stat /") && strings.HasSuffix(text, "no such file or directory"), strings.Contains(text, "executable file not found"):
-		e.Kind, e.Hint = EngineNotFound, hintNotFound
-	case text == "permission denied" || strings.HasPrefix(text, "exec ") && strings.HasSuffix(text, "permission denied"):
-		e.Kind, e.Hint = EngineNotExecutable, hintNotExecutable
-	}
-	return e
 }

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"workerd/manifest"
 )
@@ -117,17 +120,29 @@ func (e *Engine) exec(ctx context.Context, verb string, timeout time.Duration, p
 	switch {
 	case errors.Is(err, errProbeDeadline):
 		return res, &EngineError{
-			Kind: EngineTimeout, Engine: e.kind, Verb: verb, Hint: "see whether the engine hangs",
+			Kind: EngineTimeout, Engine: e.kind, Verb: verb, Hint: hintTimeout,
 			Msg: fmt.Sprintf("no end within %s", timeout) + lastLines(res.Stderr),
 		}
 	case err != nil && ctx.Err() != nil:
 		return res, err
 	case err != nil:
-		return res, &EngineError{Kind: EngineUnreachable, Engine: e.kind, Verb: verb, Err: err}
+		return res, notStarted(e.kind, verb, p, err)
 	case res.Code != 0:
 		return res, engineError(e.kind, verb, res.Code, res.Stderr)
 	}
 	return res, nil
+}
+
+// notStarted says why the program of an engine could not be executed.
+func notStarted(engine, verb string, p Probe, err error) *EngineError {
+	e := &EngineError{Kind: EngineUnreachable, Engine: engine, Verb: verb, Err: Diagnose(Command{Path: p.Argv[0], Argv: p.Argv, Env: p.Env, Dir: "/"}, err)}
+	switch {
+	case errors.Is(err, unix.E2BIG):
+		e.Kind = EngineRefused // the same the next time
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
+		e.Kind, e.Hint = EngineNotInstalled, engineInstall[engine]
+	}
+	return e
 }
 
 // limited is a buffer that refuses to grow without bound.

@@ -113,13 +113,17 @@ func rule(kind EngineErrorKind, hint, text string) textRule {
 }
 
 const (
-	hintDaemon = "start the docker daemon (systemctl start docker), or set DOCKER_HOST"
-	hintGroup  = "add this user to the group docker (usermod -aG docker USER) and log in anew, or use podman or apptainer"
-	hintUserNS = "user namespaces must be open to this user: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, " +
+	hintTimeout = "see whether the engine hangs, or raise the setting engine_timeout where it is only slow"
+	hintDaemon  = "start the docker daemon (systemctl start docker), or set DOCKER_HOST"
+	hintGroup   = "add this user to the group docker (usermod -aG docker USER) and log in anew, or use podman or apptainer"
+	hintUserNS  = "user namespaces must be open to this user: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, " +
 		"and where AppArmor restricts them kernel.apparmor_restrict_unprivileged_userns=0"
 	hintSubIDs  = "this user needs ranges in /etc/subuid and /etc/subgid (usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER) and newuidmap (package uidmap)"
 	hintStorage = "two causes are known: the home must be passable for the user namespace (chmod o+x), and images cannot be stored on NFS or GPFS: " +
 		"set graphroot in ~/.config/containers/storage.conf to a local folder"
+	// The path was there when the plan was made.
+	hintUnseen = "the path has gone, or the engine's daemon cannot see it: root cannot enter a home that NFS exports with root_squash, nor a FUSE mount of yours; " +
+		"cache_dir, runtime_dir and scratch_dir may have to be on local disks"
 	hintGPU = "install the NVIDIA container toolkit and run nvidia-ctk runtime configure --runtime=docker, or set gpu.policy = \"none\""
 	hintCDI = "write the CDI specification anew: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 )
@@ -139,6 +143,7 @@ var textRules = []textRule{
 	rule(EngineRefused, "install docker's init: the package tini or docker-init", `"?docker-init"?: (executable file )?not found|docker-init.*no such file`),
 	rule(EngineRefused, "install slirp4netns or passt, or set env.network to \"none\" or \"host\"", `could not find (slirp4netns|pasta)|/dev/net/tun`),
 	rule(EngineStorage, hintStorage, `containers/storage/.*(permission denied|operation not permitted)|(permission denied|operation not permitted).*containers/storage/|error (mounting|creating) (rootfs|container storage).*permission denied|open executable: permission denied|potentially insufficient|lchown .*(operation not permitted|invalid argument)`),
+	rule(EngineRefused, hintUnseen, `bind source path does not exist|error while creating mount source path|statfs .*no such file or directory`),
 	rule(EngineImageMissing, "", `no such image|image not known|unable to find image`),
 	rule(EngineImageMissing, "env.sif must name a .sif file or a sandbox directory", `could not open image .*no such file`),
 	rule(EngineRefused, "the file is no image, or a damaged one: build it anew", `image format not recognized|not a valid sif`),

@@ -31,3 +31,39 @@ func (pl *Plan) RunFailure(code int, output []byte) *EngineError {
 	}
 	return e
 }
+
+// runnerCode is the status by which Apptainer reports its own failure; its starter and the reader of its command line use 1.
+// A worker may end with either: the output tells.
+const runnerCode = 255
+
+var usageError = regexp.MustCompile(`(?m)^Error for command "exec": .*$`)
+
+// runnerError reads what Apptainer printed when it could not run something; nil where it ran.
+func runnerError(name string, code int, output []byte) *EngineError {
+	if code != runnerCode && code != 1 {
+		return nil
+	}
+	text := engineText(output)
+	usage := usageError.Find(output)
+	_, fatal, isFatal := strings.Cut(text, "FATAL:")
+	e := engineError(name, "exec", code, []byte(text))
+	switch {
+	case code == runnerCode && isFatal:
+		e.Msg = strings.TrimSpace(fatal)
+	case usage != nil: // the whole help follows
+		e.Msg = string(usage)
+	case strings.Contains(text, "ERROR  :"), code == runnerCode && e.Kind == EngineUserNamespacesOff:
+	default:
+		return nil
+	}
+	if e.Kind != EngineRefused || e.Hint != "" {
+		return e
+	}
+	switch {
+	case strings.HasPrefix(e.Msg, "stat /") && strings.HasSuffix(e.Msg, "no such file or directory"), strings.Contains(e.Msg, "executable file not found"):
+		e.Kind, e.Hint = EngineNotFound, hintNotFound
+	case e.Msg == "permission denied" || strings.HasPrefix(e.Msg, "exec ") && strings.HasSuffix(e.Msg, "permission denied"):
+		e.Kind, e.Hint = EngineNotExecutable, hintNotExecutable
+	}
+	return e
+}

@@ -61,12 +61,15 @@ func (p *Planner) runnerProbe(ctx context.Context, r runnerInfo, verb string, ar
 	ctx, cancel := context.WithTimeoutCause(ctx, p.host.EngineTimeout, errProbeDeadline)
 	defer cancel()
 	var out limited
-	res, err := p.run.Run(ctx, Probe{Argv: append([]string{r.Bin}, args...), Env: apptainer{}.runnerEnv(p.host, r).list(), Stdout: &out})
+	probe := Probe{Argv: append([]string{r.Bin}, args...), Env: apptainer{}.runnerEnv(p.host, r).list(), Stdout: &out}
+	res, err := p.run.Run(ctx, probe)
 	switch {
 	case errors.Is(err, errProbeDeadline):
-		return nil, &EngineError{Kind: EngineTimeout, Engine: r.Name, Verb: verb, Msg: fmt.Sprintf("no end within %s", p.host.EngineTimeout) + lastLines(res.Stderr)}
-	case err != nil:
+		return nil, &EngineError{Kind: EngineTimeout, Engine: r.Name, Verb: verb, Hint: hintTimeout, Msg: fmt.Sprintf("no end within %s", p.host.EngineTimeout) + lastLines(res.Stderr)}
+	case err != nil && ctx.Err() != nil:
 		return nil, err
+	case err != nil:
+		return nil, notStarted(r.Name, verb, probe, err)
 	case res.Code != 0:
 		if e := runnerError(r.Name, res.Code, res.Stderr); e != nil {
 			e.Verb = verb
