@@ -80,38 +80,58 @@ func (s *Supervisor) findContainer(r *record) (body, error) {
 	return newContainerBody(e, r.Engine, c, r.Log, s.children), nil
 }
 
-// endContainer stops and removes the container of a record.
+// endContainer stops and removes the container of a record; with an engine that does not answer, later.
 func (s *Supervisor) endContainer(r *record, patience time.Duration) {
-	e, err := s.cfg.Planner.Engine(r.Engine)
-	if err != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience+3*settleWithin)
-	defer cancel()
-	c, err := e.Inspect(ctx, r.Container)
-	if err == nil {
-		if slug, n, ok := c.Worker(s.cfg.Instance); ok && slug == r.Slug && n == r.N {
-			_ = e.Stop(ctx, c.ID, patience)
-			saveLogs(ctx, e, c.ID, r.Log)
-			_ = e.Remove(ctx, c.ID)
-		}
+	if !s.tryEndContainer(r, patience) {
+		s.wg.Go(func() { s.untilDone(func() bool { return s.tryEndContainer(r, 0) }) })
 	}
 	r.remove()
 }
 
+func (s *Supervisor) tryEndContainer(r *record, patience time.Duration) bool {
+	e, err := s.cfg.Planner.Engine(r.Engine)
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience+3*settleWithin)
+	defer cancel()
+	c, err := e.Inspect(ctx, r.Container)
+	if err != nil {
+		return execenv.IsEngineError(err, execenv.EngineNoContainer)
+	}
+	if slug, n, ok := c.Worker(s.cfg.Instance); !ok || slug != r.Slug || n != r.N {
+		return true // a stranger's
+	}
+	_ = e.Stop(ctx, c.ID, patience)
+	saveLogs(ctx, e, c.ID, r.Log)
+	return e.Remove(ctx, c.ID) == nil
+}
+
+// untilDone tries something that an engine refuses to do, now and again, until it is done or workerd ends.
+func (s *Supervisor) untilDone(try func() bool) {
+	tick := time.NewTicker(settleWithin)
+	defer tick.Stop()
+	for !try() {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 // reapContainers removes what earlier lives of this instance left with an engine and no record tells of: containers of ours with
-// a number below first, which is where this life began. Once for each kind of engine.
-func (s *Supervisor) reapContainers(kind string) {
+// a number below first, which is where this life began. It says whether the engine answered.
+func (s *Supervisor) reapContainers(kind string) bool {
 	e, err := s.cfg.Planner.Engine(kind)
 	if err != nil {
-		return
+		return false
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
 	defer cancel()
 	list, err := e.List(ctx, map[string]string{execenv.LabelInstance: s.cfg.Instance})
 	if err != nil {
-		s.log.Warn("containers of earlier lives are not looked for", "engine", kind, keyError, err)
-		return
+		return false
 	}
 	for _, c := range list {
 		slug, n, ours := c.Worker(s.cfg.Instance)
@@ -121,9 +141,10 @@ func (s *Supervisor) reapContainers(kind string) {
 		s.log.Warn("removing the container that an earlier workerd left", keyProvider, slug, keyContainer, c.Name)
 		_ = e.Remove(ctx, c.ID)
 	}
+	return true
 }
 
-// reapEngines starts reapContainers for the engines that a set of manifests names, those that were not asked yet.
+// reapEngines starts reapContainers for the engines that a set of manifests names, those that were not asked yet, once for each.
 func (s *Supervisor) reapEngines(set *manifest.Set) {
 	for i := range set.Entries {
 		m := set.Entries[i].Manifest
@@ -131,6 +152,6 @@ func (s *Supervisor) reapEngines(set *manifest.Set) {
 			continue
 		}
 		s.reaped[m.Env.Kind] = true
-		s.wg.Go(func() { s.reapContainers(m.Env.Kind) })
+		s.wg.Go(func() { s.untilDone(func() bool { return s.reapContainers(m.Env.Kind) }) })
 	}
 }

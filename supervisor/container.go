@@ -125,7 +125,8 @@ func (b *containerBody) await() {
 	}
 }
 
-// settle asks the engine how the container ended, saves its output and removes it.
+// settle asks the engine how the container ended, saves its output and removes it. With an engine that does not answer it does
+// not wait: the next start will say so, and the container is removed later.
 func (b *containerBody) settle() ended {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*settleWithin)
 	defer cancel()
@@ -139,22 +140,35 @@ func (b *containerBody) settle() ended {
 		e.oom = c.OOMKilled
 		e.note = c.Error
 	}
-	saveLogs(ctx, b.engine, b.id, b.log)
-	if err := b.engine.Remove(ctx, b.id); err == nil {
-		b.removed.Store(true)
+	if !unanswered(err) {
+		b.clear(ctx)
 	}
 	return e
 }
 
-// inspectEnded asks until the engine has noticed the end.
+// clear saves the container's output and removes it.
+func (b *containerBody) clear(ctx context.Context) {
+	saveLogs(ctx, b.engine, b.id, b.log)
+	if err := b.engine.Remove(ctx, b.id); err == nil {
+		b.removed.Store(true)
+	}
+}
+
+// inspectEnded asks until the engine has noticed the end. An engine that is down is asked a few times, one that hangs once.
 func (b *containerBody) inspectEnded(ctx context.Context) (execenv.Container, error) {
-	deadline := time.Now().Add(settleWithin)
+	begin := time.Now()
 	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		c, err := b.engine.Inspect(ctx, b.id)
-		if err == nil && c.State != execenv.ContainerRunning {
+		limit := settleWithin
+		switch {
+		case err == nil && c.State != execenv.ContainerRunning:
 			return c, nil
+		case execenv.IsEngineError(err, execenv.EngineNoContainer):
+			return c, err
+		case unanswered(err):
+			limit = time.Second
 		}
-		if execenv.IsEngineError(err, execenv.EngineNoContainer) || time.Now().After(deadline) {
+		if time.Since(begin) > limit {
 			if err == nil {
 				err = errors.New("it still calls the container running")
 			}
@@ -162,6 +176,12 @@ func (b *containerBody) inspectEnded(ctx context.Context) (execenv.Container, er
 		}
 		time.Sleep(pause)
 	}
+}
+
+// unanswered says that an engine did not answer at all.
+func unanswered(err error) bool {
+	e, ok := errors.AsType[*execenv.EngineError](err)
+	return ok && e.Kind.Class() == execenv.EngineUnavailable
 }
 
 // containerEnded reads a container's exit code: an init, or Apptainer's runner, passes a signal on as 128 and its number.
@@ -206,16 +226,29 @@ func (b *containerBody) signal(sig syscall.Signal) {
 // sweep removes a container that could not be removed at once.
 func (b *containerBody) sweep() []int {
 	b.wg.Wait()
-	for pause := 100 * time.Millisecond; !b.removed.Load() && pause < time.Minute; pause *= 4 {
-		ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
-		if b.engine.Remove(ctx, b.id) == nil {
-			b.removed.Store(true)
-		} else {
+	for pause := 100 * time.Millisecond; !b.removed.Load() && pause < 10*time.Second; pause *= 4 {
+		if !b.tryClear() {
 			time.Sleep(pause)
 		}
-		cancel()
 	}
 	return nil
+}
+
+func (b *containerBody) tryClear() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
+	defer cancel()
+	b.clear(ctx)
+	return b.removed.Load()
+}
+
+// removeLater goes on trying to remove a dead worker's container until workerd ends; the next one finds it by its labels.
+func (s *Supervisor) removeLater(b body) {
+	c, ok := b.(*containerBody)
+	if !ok || c.removed.Load() {
+		return
+	}
+	s.log.Warn("the container of a dead worker cannot be removed yet", keyContainer, c.id)
+	s.wg.Go(func() { s.untilDone(c.tryClear) })
 }
 
 func (b *containerBody) release() {

@@ -65,6 +65,7 @@ func (p *provider) sweep(f *life, w *worker, asked bool) {
 		_ = execenv.RemoveTmp(f.paths.tmp)
 		f.wg.Wait()
 		f.body.release()
+		p.sup.removeLater(f.body)
 		p.pruneLogs()
 		if asked {
 			p.post(func() { p.onStopped(w, f) })
@@ -198,6 +199,8 @@ func (f *life) describe(e ended) *protocol.Exit {
 		code := e.code
 		x.Code = &code
 		x.Reason = fmt.Sprintf("exited with code %d", code)
+	case f.body.container() != "":
+		x.Reason = "ended"
 	default:
 		x.Reason = "unknown (adopted)" // no child of ours, and a kernel before 6.15
 	}
