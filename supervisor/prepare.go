@@ -15,41 +15,44 @@ import (
 	"workerd/manifest"
 )
 
-// prepare runs the scripts of weights.prepare that have not run with the content that they have now. What a script fetched is
-// there for good: it is not run again until its content changes.
+// prepare runs weights.prepare, a script and its arguments, unless it has run with the content and the arguments that it has now.
+// What it fetched is there for good.
 func (p *provider) prepare(ctx context.Context, m *manifest.Manifest) error {
-	for _, script := range m.Weights.Prepare {
-		data, err := os.ReadFile(script)
-		if err != nil {
-			return fmt.Errorf("weights.prepare: %w", err)
-		}
-		sum := sha256.Sum256(data)
-		done := filepath.Join(p.sup.cfg.StateDir, "prepared", p.slug, hex.EncodeToString(sum[:]))
-		if _, err := os.Stat(done); err == nil {
-			continue
-		}
-		if err := p.runPrepare(ctx, m, script); err != nil {
-			return err
-		}
-		if err := os.MkdirAll(filepath.Dir(done), 0o700); err != nil {
-			return err
-		}
-		if err := execenv.WriteFile(done, []byte(script+"\n"), 0o600); err != nil {
-			return err
-		}
+	if len(m.Weights.Prepare) == 0 {
+		return nil
 	}
-	return nil
+	data, err := os.ReadFile(m.Weights.Prepare[0])
+	if err != nil {
+		return fmt.Errorf("weights.prepare: %w", err)
+	}
+	h := sha256.New()
+	_, _ = h.Write(data) // a hash never fails
+	for _, arg := range m.Weights.Prepare[1:] {
+		_, _ = fmt.Fprintf(h, "\x00%s", arg)
+	}
+	done := filepath.Join(p.sup.cfg.StateDir, "prepared", p.slug, hex.EncodeToString(h.Sum(nil)))
+	if _, err := os.Stat(done); err == nil {
+		return nil
+	}
+	if err := p.runPrepare(ctx, m); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(done), 0o700); err != nil {
+		return err
+	}
+	return execenv.WriteFile(done, []byte(m.Weights.Prepare[0]+"\n"), 0o600)
 }
 
-// runPrepare runs one script to its end, within prepare_timeout. Its output is a log of the provider, and its last line the
+// runPrepare runs the script to its end, within prepare_timeout. Its output is a log of the provider, and its last line the
 // progress that waiting requests see.
-func (p *provider) runPrepare(ctx context.Context, m *manifest.Manifest, script string) error {
+func (p *provider) runPrepare(ctx context.Context, m *manifest.Manifest) error {
+	script := m.Weights.Prepare[0]
 	if d := m.Weights.PrepareTimeout.D(); d > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
 	}
-	plan, err := p.sup.cfg.Planner.PlanPrepare(ctx, m, script)
+	plan, err := p.sup.cfg.Planner.PlanPrepare(ctx, m)
 	if err == nil {
 		err = p.sup.cfg.Planner.Prepare(plan)
 	}

@@ -23,14 +23,15 @@ func TestPrepareRunsOncePerContent(t *testing.T) {
 	script := filepath.Join(r.dir, "fetch.py")
 	write := func(text string) {
 		require.NoError(t, os.WriteFile(script, []byte(fmt.Sprintf(`
-import os
+import os, sys
+assert sys.argv[1:] == ["--small"], sys.argv
 print("fetching", flush=True)
 with open(os.path.join(os.environ["WORKERD_WEIGHTS"], "runs"), "a") as f: f.write(%q + "\n")
 `, text)), 0o600))
 	}
 	runs := filepath.Join(weights, "runs")
 	save := func(env ...string) {
-		table := fmt.Sprintf("[weights]\nroot = %q\nprepare = [%q]\n[env]\npython = %q\n", weights, script, python)
+		table := fmt.Sprintf("[weights]\nroot = %q\nprepare = [%q, \"--small\"]\n[env]\npython = %q\n", weights, script, python)
 		m := strings.Replace(helperManifest("", env...), "[env]\n", table, 1)
 		require.NoError(t, os.WriteFile(filepath.Join(r.dir, "w.toml"), []byte(m), 0o600))
 		r.load()

@@ -229,13 +229,15 @@ func stampOf(m *manifest.Manifest) string {
 // watchList names the files whose change may need a new worker though the manifest stays as it is.
 func watchList(m *manifest.Manifest) []string {
 	var files []string
-	for _, f := range append([]string{m.Worker, m.Env.Python, m.Env.Setup}, m.Weights.Prepare...) {
+	for _, f := range []string{m.Worker, m.Env.Python, m.Env.Setup, m.Env.SIF} {
 		if f != "" {
 			files = append(files, f)
 		}
 	}
-	if len(m.Command) > 0 {
-		files = append(files, m.Command[0])
+	for _, argv := range [][]string{m.Command, m.Weights.Prepare} {
+		if len(argv) > 0 {
+			files = append(files, argv[0])
+		}
 	}
 	for _, s := range m.Env.Secrets {
 		if s.File != "" {

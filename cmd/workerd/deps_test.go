@@ -22,15 +22,16 @@ type goPackage struct {
 
 // mayImport is the direction of imports among the packages of the module: what each may import of ours.
 var mayImport = map[string][]string{
-	"workerd/manifest":         {},
-	"workerd/identity":         {},
-	"workerd/protocol":         {},
-	"workerd/protocol/pysdk":   {},
-	"workerd/protocol/control": {"workerd/protocol"},
-	"workerd/execenv/gpu":      {},
-	"workerd/execenv":          {"workerd/manifest", "workerd/identity", "workerd/execenv/gpu"},
-	"workerd/supervisor":       {"workerd/execenv", "workerd/manifest", "workerd/protocol"},
-	"workerd/cmd/workerd":      nil, // everything
+	"workerd/manifest":           {},
+	"workerd/identity":           {},
+	"workerd/protocol":           {},
+	"workerd/protocol/pysdk":     {},
+	"workerd/protocol/prototest": {}, // for tests only
+	"workerd/protocol/control":   {"workerd/protocol"},
+	"workerd/execenv/gpu":        {},
+	"workerd/execenv":            {"workerd/manifest", "workerd/identity", "workerd/execenv/gpu"},
+	"workerd/supervisor":         {"workerd/execenv", "workerd/manifest", "workerd/protocol"},
+	"workerd/cmd/workerd":        nil, // everything
 }
 
 func TestImportDirections(t *testing.T) {
