@@ -6,12 +6,14 @@
 // content of the worker script. Making a Plan starts no worker and creates nothing; Prepare makes the folders that the plan
 // needs, NewTmp a worker's TMPDIR, and Command fills in what each worker has of its own. Secrets appear in a Command only.
 //
-// A Runtime is one kind of environment: one file and one entry of the map in runtime.go. This version has venv.
+// A Runtime is one kind of environment: one entry of the map in runtime.go. venv is a process; oci is a container of docker or
+// podman, whose differences are a dialect; apptainer is a process that runs a container.
 //
 // An Error says by its kind whether another try can help. Diagnose says why a Command could not be executed,
 // CheckSupported lists what this version refuses.
 //
-// Probes are the only commands that the package runs, each with a deadline, by a Runner.
+// Probes and the verbs of an Engine are the only commands that the package runs, each with a deadline, by a Runner. What engines say of
+// themselves, of images and of image files is asked once for all who want to know it at a time, and holds for a while.
 //
 // # The environment of a venv worker
 //
@@ -29,6 +31,25 @@
 // Modules are loaded first, then a conda prefix is activated, then the setup file is sourced, all in one bash that reads no
 // rc file. A setup file or module whose status is not zero is an error; an activation script's is a warning, since conda
 // itself ignores it, but one that exits is an error too.
+//
+// # Containers
+//
+// Every path that the manifest names is mounted under its own name, and under what it resolves to. Paths go into mounts as
+// fields of CSV, which all three engines read alike; a line break is refused.
+//
+// A worker inherits nothing of workerd's environment but what pass_env names. Its values stand in no argv. docker and podman
+// get names, with the values in their client's environment; a variable that would change the client itself (HOME, PATH,
+// proxies, DOCKER_HOST), and the marker, which must not be on what the client leaves running, go by its stdin as an env
+// file. apptainer gets prefixed names in its environment, which --no-eval keeps from being shell code. setup and modules
+// run on the host, from the image's variables.
+//
+// A worker is the caller: by number in docker, by keep-id in rootless podman, as the root of a rootless docker's user
+// namespace, which is the caller outside, and by --userns=host where docker remaps ids. The identity files are named by
+// their content, since running containers hold them.
+//
+// An Engine is docker or podman by its command line. What is behind a name is told by what it prints as its version. An
+// EngineError is classed by exit status and text; its Class says what it means for the next try. Plan.RunFailure reads the
+// output of a worker that was never run.
 //
 // # Processes
 //

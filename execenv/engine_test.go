@@ -1,7 +1,6 @@
 package execenv
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -16,93 +15,6 @@ import (
 
 	"workerd/manifest"
 )
-
-// fakeBin puts scripts on a PATH of their own, which has nothing else but what scripts need. Each logs its arguments, one
-// call a line, to calls.
-type fakeBin struct {
-	dir   string
-	calls string
-}
-
-func newFakeBin(t *testing.T, scripts map[string]string) *fakeBin {
-	t.Helper()
-	b := &fakeBin{dir: t.TempDir()}
-	b.calls = filepath.Join(b.dir, "calls")
-	for name, script := range scripts {
-		b.put(t, name, script)
-	}
-	return b
-}
-
-func (b *fakeBin) put(t *testing.T, name, script string) {
-	t.Helper()
-	text := "#!/bin/sh\necho \"${0##*/} $*\" >>" + b.calls + "\n" + script + "\n"
-	tmp := filepath.Join(b.dir, "."+name)
-	require.NoError(t, os.WriteFile(tmp, []byte(text), 0o755))
-	require.NoError(t, os.Rename(tmp, filepath.Join(b.dir, name)))
-}
-
-func (b *fakeBin) called(t *testing.T) []string {
-	t.Helper()
-	data, err := os.ReadFile(b.calls)
-	if os.IsNotExist(err) {
-		return nil
-	}
-	require.NoError(t, err)
-	return strings.Split(strings.TrimSpace(string(data)), "\n")
-}
-
-// host returns a host that finds the fakes only.
-func (b *fakeBin) host(t *testing.T) Host {
-	h := testHost(t, "PATH="+b.dir, "HOME=/nonexistent")
-	h.ID.Name, h.ID.Groups = "alice", []int{4321}
-	return h
-}
-
-const (
-	dockerInfoJSON  = `{"ServerVersion":"20.10.24","CgroupVersion":"1","DefaultRuntime":"runc","MemoryLimit":true,"CpuCfsQuota":true,"PidsLimit":true,"SecurityOptions":["name=seccomp,profile=default"%s]}`
-	podmanInfoJSON  = `{"host":{"cgroupVersion":"%s","cgroupControllers":["cpu","memory","pids"],"ociRuntime":{"name":"%s"},"security":{"rootless":%s}},"version":{"Version":"4.3.1"}}`
-	imageJSON       = `[{"Id":"sha256:0123","Os":"linux","Config":{"Env":["PATH=/usr/bin"]}}]`
-	fakeEngineShape = `case "$1 $2" in
-"--version ") echo '%s' ;;
-"info --format") echo '%s' ;;
-"image inspect") echo '` + imageJSON + `' ;;
-*) echo "unexpected $*" >&2; exit 125 ;;
-esac`
-)
-
-func fakeEngine(version, info string) string { return fmt.Sprintf(fakeEngineShape, version, info) }
-
-func fakeDocker(more string) string {
-	return fakeEngine("Docker version 28.2.2, build e6534b4", fmt.Sprintf(dockerInfoJSON, more))
-}
-
-func fakePodman(cgroups, runtime, rootless string) string {
-	return fakeEngine("podman version 4.3.1", fmt.Sprintf(podmanInfoJSON, cgroups, runtime, rootless))
-}
-
-// planOn plans a provider of a kind on fakes.
-func planOn(t *testing.T, h Host, kind string, change func(m *manifest.Manifest)) (*Plan, error) {
-	t.Helper()
-	buildAllKinds(t)
-	m := containerManifest(t, kind)
-	if change != nil {
-		change(m)
-	}
-	return testPlanner(h).Plan(t.Context(), m)
-}
-
-func containerManifest(t *testing.T, kind string) *manifest.Manifest {
-	t.Helper()
-	m := testManifest(t, "")
-	m.Env.Kind, m.Env.ContainerPython, m.Env.Network, m.Env.Image, m.Env.Pull = kind, "python3", "none", "lab/x:1", "never"
-	m.Env.SELinux, m.Env.Entrypoint = manifest.DefaultSELinux, manifest.DefaultEntrypoint
-	if kind == manifest.Apptainer {
-		m.Env.SIF = filepath.Join(m.Dir, "x.sif")
-		require.NoError(t, os.WriteFile(m.Env.SIF, []byte("sif"), 0o644))
-	}
-	return m
-}
 
 // Case 6: rootless podman maps uid 0 to the caller, so only keep-id makes the worker the caller; and podman comes under docker's
 // name too.
@@ -244,7 +156,6 @@ func TestCase24HangingEngine(t *testing.T) {
 	h.Environ = append(h.Environ, "PATH="+b.dir+":/usr/bin:/bin")
 	h.EngineTimeout = 300 * time.Millisecond
 	p := testPlanner(h)
-	buildAllKinds(t)
 	began := time.Now()
 	var wg sync.WaitGroup
 	errs := make([]error, 20)
@@ -275,7 +186,6 @@ func TestCase24HangingEngine(t *testing.T) {
 func TestEngineIsAskedOnce(t *testing.T) {
 	b := newFakeBin(t, map[string]string{"podman": fakePodman("v2", "crun", "true")})
 	p := testPlanner(b.host(t))
-	buildAllKinds(t)
 	var wg sync.WaitGroup
 	for range 100 {
 		m := containerManifest(t, manifest.Podman)
@@ -323,102 +233,6 @@ func TestFlightOutlivesAnAsker(t *testing.T) {
 	assert.Equal(t, 3, v)
 }
 
-const singularityHelp = `case "$1 $2" in
-"--version ") echo "$VERSION" ;;
-"exec --help") echo "  -e, --cleanenv   clean environment
-      --pwd string  initial directory $MORE" ;;
-"-q exec") printf 'PATH=/image/bin\0PYTHONPATH=\0' ;;
-*) exit 1 ;;
-esac`
-
-// Case 43: the names of Apptainer and of SingularityCE.
-func TestCase43Names(t *testing.T) {
-	fake := func(version, more string) string {
-		return "VERSION='" + version + "' MORE='" + more + "'\n" + singularityHelp
-	}
-	ce := fake("singularity-ce version 4.1.0-1", "")
-	full := "\n      --no-eval   x\n      --cwd string  x"
-	for name, c := range map[string]struct {
-		scripts map[string]string
-		bin     string
-		prefix  string
-		has     []string
-	}{
-		"only singularity":         {map[string]string{"singularity": ce}, "singularity", "SINGULARITYENV_", []string{"--pwd"}},
-		"both":                     {map[string]string{"singularity": ce, "apptainer": fake("apptainer version 1.4.5", full)}, "apptainer", "APPTAINERENV_", []string{"--no-eval", "--cwd"}},
-		"apptainer as singularity": {map[string]string{"singularity": fake("apptainer version 1.3.0", full)}, "singularity", "APPTAINERENV_", []string{"--no-eval", "--cwd"}},
-	} {
-		b := newFakeBin(t, c.scripts)
-		h := b.host(t)
-		buildAllKinds(t)
-		p := testPlanner(h)
-		m := containerManifest(t, manifest.Apptainer)
-		m.Env.Variables = map[string]string{"A": "x"}
-		pl, err := p.Plan(t.Context(), m)
-		require.NoError(t, err, name)
-		assert.Equal(t, filepath.Join(b.dir, c.bin), pl.Argv[0], name)
-		for _, flag := range c.has {
-			assert.Contains(t, pl.Argv, flag, name)
-		}
-		cmd, err := p.Command(pl, WorkerParams{N: 1, Socket: "/s", Tmp: "/t"})
-		require.NoError(t, err)
-		assert.Contains(t, cmd.Env, c.prefix+"A=x", name)
-		for _, call := range b.called(t) {
-			assert.True(t, strings.HasPrefix(call, c.bin+" "), "%s: %s", name, call)
-		}
-		_, err = p.Plan(t.Context(), m)
-		require.NoError(t, err)
-		assert.Len(t, b.called(t), 3, "%s: asked once", name)
-
-		m.Env.Variables["B"] = "$(id)"
-		_, err = p.Plan(t.Context(), m)
-		if name == "only singularity" {
-			assert.ErrorContains(t, err, "env.variables.B: singularity 4.1.0-1 runs values of variables as shell code")
-		} else {
-			assert.NoError(t, err)
-		}
-	}
-}
-
-// Case 39: user namespaces are off. It is no use to try again.
-func TestCase39UserNamespacesOff(t *testing.T) {
-	b := newFakeBin(t, map[string]string{"apptainer": `case "$1 $2" in
-"--version ") echo apptainer version 1.4.5 ;;
-"exec --help") echo " --no-eval --cwd " ;;
-*) echo 'ERROR  : Failed to create user namespace: user namespace disabled' >&2; exit 255 ;;
-esac`})
-	_, err := planOn(t, b.host(t), manifest.Apptainer, nil)
-	assert.True(t, IsEngineError(err, EngineUserNamespacesOff), "%v", err)
-	assert.ErrorContains(t, err, "kernel.unprivileged_userns_clone")
-	var e *Error
-	require.ErrorAs(t, err, &e)
-	assert.Equal(t, Permanent, e.Kind)
-}
-
-func TestApptainerNetworks(t *testing.T) {
-	b := newFakeBin(t, map[string]string{"apptainer": `case "$1 $2" in "--version ") echo apptainer version 1.4.5 ;; "exec --help") echo " --no-eval --cwd " ;; esac`})
-	h := b.host(t)
-	for _, uid := range []int{0, 1001} {
-		h.ID.UID = uid
-		_, err := planOn(t, h, manifest.Apptainer, func(m *manifest.Manifest) { m.Env.Network = "bridge" })
-		if uid == 0 {
-			assert.NoError(t, err)
-		} else {
-			assert.ErrorContains(t, err, `env.network: apptainer gives users other than root only "none" and "host", not "bridge"`)
-		}
-	}
-	h.CacheDir = h.CacheDir + ":x"
-	_, err := planOn(t, h, manifest.Apptainer, nil)
-	assert.ErrorContains(t, err, "choose another cache_dir")
-}
-
-func TestApptainerWarnsOfLimits(t *testing.T) {
-	h, m := fixedHost(), fixedManifest()
-	assert.Empty(t, apptainer{}.Check(h, m))
-	m.Limits.Memory, m.Limits.ShmSize = 1, 1
-	assert.Contains(t, apptainer{}.Check(h, m)[0], "limits.memory, limits.shm_size: ")
-}
-
 func TestSELinuxChecks(t *testing.T) {
 	b := newFakeBin(t, map[string]string{"docker": fakeDocker("")})
 	colon := filepath.Join(t.TempDir(), "a:b")
@@ -450,73 +264,4 @@ func TestOldPodman(t *testing.T) {
 	assert.ErrorContains(t, podmanDialect{}.check(&manifest.Manifest{}, f), "cannot mount /a,b")
 	f.ctr.engine.Version = "4.3.1"
 	assert.NoError(t, podmanDialect{}.check(&manifest.Manifest{}, f))
-}
-
-func TestParseContainers(t *testing.T) {
-	const shape = `[{"Id":"abc","Name":"%s","Image":"sha256:0123","Created":"2026-11-30T10:22:36.123456789Z",` +
-		`"Config":{"Labels":{"workerd.instance":"0a1b2c3d","workerd.slug":"ocr","workerd.worker":"7"}},"HostConfig":{"LogConfig":{"Type":"local"}},` +
-		`"State":{"Status":"%s","Running":%v,"OOMKilled":false,"Pid":%d,"ExitCode":%d,"Error":"","StartedAt":"%s","FinishedAt":"%s"}}]`
-	const never, then = "0001-01-01T00:00:00Z", "2026-11-30T10:22:40Z"
-	code := func(n int) *int { return &n }
-	for _, c := range []struct {
-		status      string
-		running     bool
-		pid, exit   int
-		start, stop string
-		want        ContainerState
-		code        *int
-		started     bool
-		finished    bool
-	}{
-		{"created", false, 0, 0, never, never, ContainerCreated, nil, false, false},
-		{"created", false, 0, 127, never, never, ContainerCreated, nil, false, false},
-		{"configured", false, 0, 0, never, never, ContainerCreated, nil, false, false},
-		{"running", true, 42, 0, then, never, ContainerRunning, nil, true, false},
-		{"running", true, 42, 137, then, then, ContainerRunning, nil, true, false}, // started again: what is left of the earlier run
-		{"paused", true, 42, 0, then, never, ContainerRunning, nil, true, false},
-		{"stopping", true, 42, 0, then, never, ContainerRunning, nil, true, false},
-		{"exited", false, 0, 0, then, then, ContainerExited, code(0), true, true},
-		{"exited", false, 0, 137, then, "nonsense", ContainerExited, code(137), true, false},
-		{"stopped", false, 0, 143, then, then, ContainerExited, code(143), true, true},
-		{"dead", false, 0, 1, then, then, ContainerExited, code(1), true, true},
-		{"removing", false, 0, 1, then, then, ContainerExited, code(1), true, true},
-	} {
-		got, err := parseContainers(fmt.Appendf(nil, shape, "/workerd-0a1b2c3d-ocr-7", c.status, c.running, c.pid, c.exit, c.start, c.stop))
-		require.NoError(t, err)
-		require.Len(t, got, 1)
-		assert.Equal(t, c.want, got[0].State, c.status)
-		assert.Equal(t, c.code, got[0].ExitCode, c.status)
-		assert.Equal(t, c.started, !got[0].Started.IsZero(), c.status)
-		assert.Equal(t, c.finished, !got[0].Finished.IsZero(), c.status)
-		assert.Equal(t, "0123", got[0].Image)
-		slug, n, ok := got[0].Worker("0a1b2c3d")
-		assert.True(t, ok)
-		assert.Equal(t, "ocr7", fmt.Sprint(slug, n))
-		_, _, ok = got[0].Worker("ffffffff")
-		assert.False(t, ok)
-		got[0].Name = "lab"
-		_, _, ok = got[0].Worker("0a1b2c3d")
-		assert.False(t, ok, "a stranger's, of an image that was made from a worker's container")
-	}
-	for _, bad := range []string{"", "{}", `[{"Id":""}]`, `[{"Id":"a","State":{}}]`, "[1]"} {
-		_, err := parseContainers([]byte(bad))
-		assert.Error(t, err, bad)
-	}
-}
-
-func TestLineWriter(t *testing.T) {
-	var got []string
-	w := &lineWriter{take: func(s string) { got = append(got, s) }, tail: tail{limit: 8}}
-	for _, s := range []string{"one\ntw", "o\r\n\x1b[32mthree\x1b[0m\rfour", "\n\n", "five"} {
-		n, err := w.Write([]byte(s))
-		require.NoError(t, err)
-		assert.Equal(t, len(s), n)
-	}
-	w.flush()
-	assert.Equal(t, []string{"one", "two", "three", "four", "five"}, got)
-	assert.Equal(t, []byte("r\n\nfive")[0:7], w.bytes()[1:])
-	got = nil
-	_, _ = w.Write(bytes.Repeat([]byte("x"), 3*longestLine))
-	w.flush()
-	assert.Equal(t, 3*longestLine, len(strings.Join(got, "")))
 }

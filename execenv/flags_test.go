@@ -52,6 +52,7 @@ func TestFlags(t *testing.T) {
 		{"limits that cannot be had are left out", both, func(_ *Host, _ *manifest.Manifest, f *facts) {
 			f.ctr.engine.Memory, f.ctr.engine.CPUs, f.ctr.engine.Pids = false, false, false
 		}, [][]string{{"--shm-size", "8589934592"}}, []string{"--memory", "--cpus", "--pids-limit"}},
+		{"case 23: the host's /dev/shm", both, func(_ *Host, m *manifest.Manifest, _ *facts) { m.Env.ExtraArgs = []string{"--ipc", "host"} }, nil, []string{"--shm-size"}},
 		{"no limit of pids", both, func(_ *Host, m *manifest.Manifest, _ *facts) { m.Limits.Pids = 0 }, [][]string{{"--pids-limit", "-1"}}, nil},
 		{"a part of a cpu", both, func(_ *Host, m *manifest.Manifest, _ *facts) { m.Limits.CPUs = 0.5 }, [][]string{{"--cpus", "0.5"}}, nil},
 		{"network host", both, func(_ *Host, m *manifest.Manifest, _ *facts) { m.Env.Network = "host" }, [][]string{{"--network", "host"}}, nil},
@@ -144,4 +145,21 @@ func hasArgs(argv []string, want ...string) bool {
 		}
 	}
 	return false
+}
+
+func TestExtraArgs(t *testing.T) {
+	for flag := range ownFlags {
+		for _, arg := range []string{flag, flag + "=x"} {
+			m := fixedManifest()
+			m.Env.ExtraArgs = []string{"--hostname", "x", arg}
+			assert.ErrorContains(t, checkExtraArgs(m), "env.extra_args: "+flag+" cannot be used")
+		}
+	}
+	m := fixedManifest()
+	m.Env.ExtraArgs = []string{"--device", "/dev/kfd", "--ulimit", "nofile=1024", "-v", "x:y"}
+	assert.NoError(t, checkExtraArgs(m))
+	m.Env.ExtraArgs = []string{"--ipc=host"}
+	assert.NoError(t, checkExtraArgs(m))
+	m.Limits.ShmSize = 2 << 30
+	assert.ErrorContains(t, checkExtraArgs(m), "limits.shm_size")
 }

@@ -43,6 +43,9 @@ var dialects = map[string]dialect{manifest.Docker: dockerDialect{}, manifest.Pod
 
 // Probe implements Runtime.
 func (o oci) Probe(ctx context.Context, h Host, m *manifest.Manifest, run Runner, f *facts) error {
+	if err := checkExtraArgs(m); err != nil {
+		return err
+	}
 	e, err := f.planner.Engine(o.kind)
 	if err != nil {
 		return planError("env.kind", err)
@@ -229,7 +232,9 @@ func limitFlags(m *manifest.Manifest, info EngineInfo) []string {
 		}
 		out = append(out, "--pids-limit", strconv.Itoa(pids))
 	}
-	out = append(out, "--shm-size", strconv.FormatInt(int64(m.Limits.ShmSize), 10))
+	if !sharesIPC(m) {
+		out = append(out, "--shm-size", strconv.FormatInt(int64(m.Limits.ShmSize), 10))
+	}
 	if m.Limits.Memory > 0 && info.Memory {
 		out = append(out, "--memory", strconv.FormatInt(int64(m.Limits.Memory), 10))
 	}
