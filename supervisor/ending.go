@@ -38,7 +38,7 @@ func (p *provider) onExit(f *life, e ended) {
 		switch {
 		case f.cause != "":
 			end.cause = f.cause
-		case e.oom:
+		case e.outOfMemory():
 			end.cause = causeOOM
 		}
 		if end.wasReady {
@@ -204,9 +204,12 @@ func (f *life) describe(e ended) *protocol.Exit {
 	default:
 		x.Reason = "unknown (adopted)" // no child of ours, and a kernel before 6.15
 	}
-	if e.oom {
-		x.OOMKilled = true
+	x.OOMKilled = e.oom
+	switch {
+	case e.outOfMemory():
 		x.Reason += ": out of memory (limits.memory)"
+	case e.oom:
+		x.Reason += "; a process that it had started was killed for memory (limits.memory)"
 	}
 	for _, more := range []string{e.note, f.reason} {
 		if more != "" {

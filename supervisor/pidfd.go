@@ -18,9 +18,12 @@ type ended struct {
 	code   int            // -1 for a signal
 	signal syscall.Signal // 0 for a code
 	known  bool           // false: somebody else reaped it
-	oom    bool           // killed for memory
+	oom    bool           // it, or what it had started, was killed for memory
 	note   string         // what the engine says beyond that
 }
+
+// outOfMemory says that the worker itself was killed for memory. An engine says only that something in the container was.
+func (e ended) outOfMemory() bool { return e.oom && e.signal == unix.SIGKILL }
 
 // process is one child that workerd executed, or one of an earlier workerd that was adopted. Its identity is the pidfd: no
 // signal can reach a stranger with its pid.
