@@ -272,7 +272,12 @@ func (e *Engine) Pull(ctx context.Context, image string, timeout time.Duration, 
 	lines.flush()
 	e.images.of(image).forget(ctx)
 	var ee *EngineError
-	if errors.As(err, &ee) && ee.Code != 0 {
+	switch {
+	case !errors.As(err, &ee):
+		return err
+	case ee.Kind == EngineTimeout:
+		ee.Kind, ee.Hint = EnginePullFailed, "raise env.pull_timeout where the registry is only slow"
+	case ee.Code != 0:
 		return engineError(e.kind, "pull", ee.Code, lines.bytes())
 	}
 	return err

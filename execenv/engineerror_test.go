@@ -136,6 +136,9 @@ func TestRunFailureOfInits(t *testing.T) {
 	}
 	assert.Nil(t, pl.RunFailure(1, []byte("[FATAL tini (7)] exec x failed: No such file or directory\nmore from the worker\n")))
 	assert.Nil(t, pl.RunFailure(127, nil))
+	e := pl.RunFailure(127, []byte("[FATAL tini (7)] exec /bin/sh failed: No such file or directory\n"))
+	require.NotNil(t, e)
+	assert.Contains(t, e.Hint, "umask 022")
 }
 
 func TestEngineErrorClasses(t *testing.T) {

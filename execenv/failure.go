@@ -29,6 +29,9 @@ func (pl *Plan) RunFailure(code int, output []byte) *EngineError {
 	if strings.HasSuffix(e.Msg, "No such file or directory") {
 		e.Kind, e.Hint = EngineNotFound, hintNotFound
 	}
+	if strings.Contains(e.Msg, " exec "+umaskShell+" failed") {
+		e.Hint = "a command in docker gets workerd's umask by a shell, which the image does not have: start workerd with umask 022"
+	}
 	return e
 }
 

@@ -308,6 +308,8 @@ func (o oci) program(d dialect, m *manifest.Manifest, f *facts, argv []string) [
 	return append(append(out, m.Env.Image), argv...)
 }
 
+const umaskShell = "/bin/sh"
+
 // withUmask has a program started with a umask, where the engine has no flag for it. Containers begin with 022. A worker has a Python in its
 // image for sure; a command only perhaps a shell.
 func withUmask(m *manifest.Manifest, mask int, argv []string) []string {
@@ -316,7 +318,7 @@ func withUmask(m *manifest.Manifest, mask int, argv []string) []string {
 		return argv
 	}
 	if len(m.Command) > 0 {
-		return append([]string{"/bin/sh", "-c", fmt.Sprintf(`umask %04o && exec "$0" "$@"`, mask)}, argv...)
+		return append([]string{umaskShell, "-c", fmt.Sprintf(`umask %04o && exec "$0" "$@"`, mask)}, argv...)
 	}
 	code := fmt.Sprintf("import os, sys; os.umask(0o%o); os.execvp(sys.argv[1], sys.argv[1:])", mask)
 	return append([]string{argv[0], "-ISc", code}, argv...)
