@@ -22,9 +22,11 @@ type limits struct {
 // pool admits a provider's requests, lets them wait, and hands them to lanes. Its mutex guards the fields that follow; it
 // is held for a few list operations only, never across a write.
 type pool struct {
-	slug    string
-	demand  func()       // pokes the provider's goroutine: somebody waits and workers are missing
-	timeout atomic.Int64 // limits.requestTimeout, for lanes, which must not take mu
+	slug string
+	// heartbeat is the constant of that name, but in tests; set before the first request.
+	heartbeat time.Duration
+	demand    func()       // pokes the provider's goroutine: somebody waits and workers are missing
+	timeout   atomic.Int64 // limits.requestTimeout, for lanes, which must not take mu
 	// maxMessage bounds the lines of new connections.
 	maxMessage atomic.Int64
 	schemas    atomic.Pointer[schemas] // nil: no tool declares one
@@ -44,7 +46,7 @@ type pool struct {
 }
 
 func newPool(slug string, demand func()) *pool {
-	return &pool{slug: slug, demand: demand, short: true, keys: map[string]*request{}, lastBusy: time.Now()}
+	return &pool{slug: slug, heartbeat: heartbeat, demand: demand, short: true, keys: map[string]*request{}, lastBusy: time.Now()}
 }
 
 // submit takes a request in: it runs at once, waits, joins the running one with its key, or is refused. The request is

@@ -381,3 +381,26 @@ input_schema = { type = "object", properties = { text = { type = "string" } }, r
 	require.Equal(t, protocol.MethodNotFound, c.call("other", `{"anything":1}`).kind())
 	require.Equal(t, []string{"echo_fits", "other_"}, lines(runs))
 }
+
+// 88: a caller with a token hears something all along, while its request waits and while it runs without a word of its own.
+func TestCase88Heartbeat(t *testing.T) {
+	r := newRig(t)
+	r.serve("quiet", "[start]\nwhen = \"request\"\n")
+	r.sup.lookup("quiet").pool.heartbeat = 100 * time.Millisecond
+	c := r.dial("quiet")
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"sleep","params":{"sec":1.5,"_meta":{"progressToken":"t"}}}`)
+	running, last := 0, -1.0
+	for {
+		a := c.next()
+		if a.Method == "" {
+			require.Nil(t, a.Error)
+			break
+		}
+		require.Greater(t, a.Params.Progress, last)
+		last = a.Params.Progress
+		if a.Params.Message == "running" {
+			running++
+		}
+	}
+	require.GreaterOrEqual(t, running, 3)
+}

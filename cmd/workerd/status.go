@@ -124,7 +124,8 @@ func (a *app) printStatus(s protocol.Status, now time.Time) {
 // notes are what a person should know of a provider that is not well.
 func (a *app) notes(p protocol.ProviderStatus) []string {
 	var out []string
-	if p.Reason != "" && p.State != "ready" {
+	cold := p.State == "stopped" && p.LastExit == nil && len(p.Warnings) == 0 && !strings.Contains(p.Reason, "operator") // as it should be
+	if p.Reason != "" && p.State != "ready" && !cold {
 		out = append(out, fmt.Sprintf("%s: %s", a.paint(bold, p.Slug), oneLine(p.Reason)))
 	}
 	for _, e := range p.ManifestError {
