@@ -23,8 +23,7 @@ type limits struct {
 // is held for a few list operations only, never across a write.
 type pool struct {
 	slug string
-	// heartbeat is the constant of that name, but in tests; set before the first request.
-	heartbeat time.Duration
+	beat    atomic.Int64 // the constant heartbeat, but in tests
 	demand    func()       // pokes the provider's goroutine: somebody waits and workers are missing
 	timeout   atomic.Int64 // limits.requestTimeout, for lanes, which must not take mu
 	// maxMessage bounds the lines of new connections.
@@ -46,7 +45,9 @@ type pool struct {
 }
 
 func newPool(slug string, demand func()) *pool {
-	return &pool{slug: slug, heartbeat: heartbeat, demand: demand, short: true, keys: map[string]*request{}, lastBusy: time.Now()}
+	p := &pool{slug: slug, demand: demand, short: true, keys: map[string]*request{}, lastBusy: time.Now()}
+	p.beat.Store(int64(heartbeat))
+	return p
 }
 
 // submit takes a request in: it runs at once, waits, joins the running one with its key, or is refused. The request is

@@ -82,7 +82,7 @@ func (a *asker) arm(timeout time.Duration) {
 		})
 	}
 	if a.token != nil {
-		a.beat = time.AfterFunc(r.pool.heartbeat, func() { a.tick() })
+		a.beat = time.AfterFunc(time.Duration(r.pool.beat.Load()), func() { a.tick() })
 	}
 }
 
@@ -219,7 +219,7 @@ func (r *request) progress(line []byte, m *protocol.Message) {
 		}
 		a.last = value
 		if a.beat != nil {
-			a.beat.Reset(r.pool.heartbeat)
+			a.beat.Reset(time.Duration(r.pool.beat.Load()))
 		}
 		a.conn.progressLine(line, m.ProgressToken, a.token)
 	}
@@ -243,7 +243,7 @@ func (a *asker) noteLocked(message string) {
 	a.last += 1e-6
 	a.conn.progressNote(a.token, a.last, message)
 	if a.beat != nil {
-		a.beat.Reset(a.req.pool.heartbeat)
+		a.beat.Reset(time.Duration(a.req.pool.beat.Load()))
 	}
 }
 

@@ -386,7 +386,7 @@ input_schema = { type = "object", properties = { text = { type = "string" } }, r
 func TestCase88Heartbeat(t *testing.T) {
 	r := newRig(t)
 	r.serve("quiet", "[start]\nwhen = \"request\"\n")
-	r.sup.lookup("quiet").pool.heartbeat = 100 * time.Millisecond
+	r.sup.lookup("quiet").pool.beat.Store(int64(100 * time.Millisecond))
 	c := r.dial("quiet")
 	c.send(`{"jsonrpc":"2.0","id":1,"method":"sleep","params":{"sec":1.5,"_meta":{"progressToken":"t"}}}`)
 	running, last := 0, -1.0
