@@ -22,10 +22,10 @@ type limits struct {
 // pool admits a provider's requests, lets them wait, and hands them to lanes. Its mutex guards the fields that follow; it
 // is held for a few list operations only, never across a write.
 type pool struct {
-	slug string
+	slug    string
 	beat    atomic.Int64 // the constant heartbeat, but in tests
-	demand    func()       // pokes the provider's goroutine: somebody waits and workers are missing
-	timeout   atomic.Int64 // limits.requestTimeout, for lanes, which must not take mu
+	demand  func()       // pokes the provider's goroutine: somebody waits and workers are missing
+	timeout atomic.Int64 // limits.requestTimeout, for lanes, which must not take mu
 	// maxMessage bounds the lines of new connections.
 	maxMessage atomic.Int64
 	schemas    atomic.Pointer[schemas] // nil: no tool declares one
