@@ -162,6 +162,12 @@ func (l *limited) Write(p []byte) (int, error) {
 func (e *Engine) Run(ctx context.Context, c Command) (id string, err error) {
 	var out limited
 	_, err = e.exec(ctx, "run", e.timeout, Probe{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Stdin: c.Stdin, Stdout: &out})
+	var ee *EngineError
+	if errors.As(err, &ee) && ee.Kind == EngineStorage {
+		if info, err := e.Info(ctx); err == nil && info.Storage != "" {
+			ee.Msg += " (images are stored in " + info.Storage + ")"
+		}
+	}
 	if err != nil {
 		return "", err
 	}

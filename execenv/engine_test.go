@@ -265,3 +265,25 @@ func TestOldPodman(t *testing.T) {
 	f.ctr.engine.Version = "4.3.1"
 	assert.NoError(t, podmanDialect{}.check(&manifest.Manifest{}, f))
 }
+
+// Case 7: a home that the user namespace cannot pass, or one on NFS. It is no use to try again.
+func TestCase7Storage(t *testing.T) {
+	podman := strings.Replace(fakePodman("v2", "crun", "true"), `"version":{`, `"store":{"graphRoot":"/gpfs/u/storage"},"version":{`, 1)
+	podman = strings.Replace(podman, "*) echo", `"run --detach") echo 'Error: crun: open executable: Permission denied: OCI permission denied' >&2; exit 126 ;;`+"\n*) echo", 1)
+	b := newFakeBin(t, map[string]string{"podman": podman})
+	p := testPlanner(b.host(t))
+	pl, err := p.Plan(t.Context(), containerManifest(t, manifest.Podman))
+	require.NoError(t, err)
+	e, err := p.EngineOf(pl)
+	require.NoError(t, err)
+	c, err := p.Command(pl, WorkerParams{N: 1, Socket: "/s", Tmp: "/t"})
+	require.NoError(t, err)
+	_, err = e.Run(t.Context(), c)
+	var ee *EngineError
+	require.ErrorAs(t, err, &ee)
+	assert.Equal(t, EngineStorage, ee.Kind)
+	assert.Equal(t, Permanent, ee.Kind.Class())
+	for _, want := range []string{"/gpfs/u/storage", "chmod o+x", "NFS"} {
+		assert.ErrorContains(t, err, want)
+	}
+}

@@ -26,6 +26,7 @@ type EngineInfo struct {
 	Runtime  string // runc, crun
 	// CgroupVersion is 1 or 2, 0 where it did not say.
 	CgroupVersion int
+	Storage       string // the folder of images and containers
 	// Memory, CPUs and Pids say which limits the engine can enforce.
 	Memory, CPUs, Pids bool
 	// ProxyConfig says that the client's configuration gives proxy variables to every container.
@@ -102,13 +103,14 @@ func podmanInfo(out []byte, uid int) EngineInfo {
 			OCIRuntime        struct{ Name string }
 			Security          struct{ Rootless bool }
 		}
+		Store   struct{ GraphRoot string }
 		Version struct{ Version string }
 	}
 	if err := json.Unmarshal(out, &p); err != nil || p.Host == nil {
 		return EngineInfo{Unread: true, Rootless: uid != 0, OwnerUID: uid, Memory: true, CPUs: true, Pids: true}
 	}
 	info := EngineInfo{
-		Version: p.Version.Version, Rootless: p.Host.Security.Rootless, OwnerUID: uid,
+		Version: p.Version.Version, Storage: p.Store.GraphRoot, Rootless: p.Host.Security.Rootless, OwnerUID: uid,
 		Runtime: p.Host.OCIRuntime.Name, CgroupVersion: 2,
 	}
 	if p.Host.CgroupVersion == "v1" {
@@ -131,9 +133,9 @@ func podmanInfo(out []byte, uid int) EngineInfo {
 
 func (e *Engine) dockerInfo(ctx context.Context, out []byte) (EngineInfo, error) {
 	var d struct {
-		ServerVersion, CgroupVersion, DefaultRuntime string
-		MemoryLimit, CPUCfsQuota, PidsLimit          bool
-		SecurityOptions, ServerErrors                []string
+		ServerVersion, CgroupVersion, DefaultRuntime, DockerRootDir string
+		MemoryLimit, CPUCfsQuota, PidsLimit                         bool
+		SecurityOptions, ServerErrors                               []string
 	}
 	if err := json.Unmarshal(out, &d); err != nil {
 		return EngineInfo{Unread: true, OwnerUID: -1, Memory: true, CPUs: true, Pids: true}, nil
@@ -143,7 +145,7 @@ func (e *Engine) dockerInfo(ctx context.Context, out []byte) (EngineInfo, error)
 		return EngineInfo{}, engineError(e.kind, "info", 1, []byte(strings.Join(d.ServerErrors, "\n")))
 	}
 	info := EngineInfo{
-		Version: d.ServerVersion, Runtime: d.DefaultRuntime, OwnerUID: -1,
+		Version: d.ServerVersion, Storage: d.DockerRootDir, Runtime: d.DefaultRuntime, OwnerUID: -1,
 		Memory: d.MemoryLimit, CPUs: d.CPUCfsQuota, Pids: d.PidsLimit, ProxyConfig: proxyConfig(e.env),
 	}
 	info.CgroupVersion, _ = strconv.Atoi(d.CgroupVersion)
