@@ -101,57 +101,6 @@ func IsEngineError(err error, kind EngineErrorKind) bool {
 	return errors.As(err, &ee) && ee.Kind == kind
 }
 
-// textRule recognises one failure by what an engine printed. The texts are those that engines were seen to print.
-type textRule struct {
-	kind EngineErrorKind
-	text *regexp.Regexp
-	hint string
-}
-
-func rule(kind EngineErrorKind, hint, text string) textRule {
-	return textRule{kind, regexp.MustCompile("(?i)" + text), hint}
-}
-
-const (
-	hintTimeout = "see whether the engine hangs, or raise the setting engine_timeout where it is only slow"
-	hintDaemon  = "start the docker daemon (systemctl start docker), or set DOCKER_HOST"
-	hintGroup   = "add this user to the group docker (usermod -aG docker USER) and log in anew, or use podman or apptainer"
-	hintUserNS  = "user namespaces must be open to this user: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, " +
-		"and where AppArmor restricts them kernel.apparmor_restrict_unprivileged_userns=0"
-	hintSubIDs  = "this user needs ranges in /etc/subuid and /etc/subgid (usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER) and newuidmap (package uidmap)"
-	hintStorage = "two causes are known of trouble with a storage of images: the home must be passable for the user namespace (chmod o+x), and images cannot be stored on NFS or GPFS: " +
-		"set graphroot in ~/.config/containers/storage.conf to a local folder"
-	// The path was there when the plan was made.
-	hintUnseen = "the path has gone, or the engine's daemon cannot see it: root cannot enter a home that NFS exports with root_squash, nor a FUSE mount of yours; " +
-		"cache_dir, runtime_dir and scratch_dir may have to be on local disks"
-	hintGPU = "install the NVIDIA container toolkit and run nvidia-ctk runtime configure --runtime=docker, or set gpu.policy = \"none\""
-	hintCDI = "write the CDI specification anew: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-)
-
-// textRules are tried in order.
-var textRules = []textRule{
-	rule(EnginePermission, hintGroup, `permission denied while trying to connect`),
-	rule(EngineUnreachable, hintDaemon, `cannot connect to the docker daemon|is the docker daemon running|error during connect|failed to connect to the docker api`),
-	rule(EngineUnreachable, "start podman's service, or unset CONTAINER_HOST", `unable to connect to podman|cannot connect to podman`),
-	rule(EngineNoContainer, "", `no such container|no container with (name or id|id or name)`),
-	rule(EngineNameTaken, "a container that is not this worker's has the name: remove or rename it", `container name .* is already in use|that name is already in use`),
-	rule(EngineGPURuntimeMissing, hintGPU, `could not select device driver "" with capabilities: \[\[gpu|nvidia-container-cli|nvidia-container-runtime|unknown or invalid runtime name: nvidia|failed to discover gpu vendor`),
-	rule(EngineCDIUnresolved, hintCDI, `unresolvable cdi devices?|could not select device driver "cdi"|cdi device injection failed`),
-	rule(EngineUserNamespacesOff, hintSubIDs, `newuidmap|newgidmap|no sub[ug]id ranges found|lchown .*: invalid argument|not enough unused (ids|uids|gids)`),
-	rule(EngineUserNamespacesOff, hintUserNS, `failed to create user namespace|user namespaces are not enabled|cannot clone: operation not permitted|cannot re-exec process|setgroups: permission denied|max_user_namespaces|unprivileged_userns_clone|unshare: operation not permitted|clone.*operation not permitted`),
-	rule(EngineRefused, "install podman's init: the package catatonit", `container-init binary not found|catatonit.*(not found|no such file)`),
-	rule(EngineRefused, "install docker's init: the package tini or docker-init", `"?docker-init"?: (executable file )?not found|docker-init.*no such file`),
-	rule(EngineRefused, "install slirp4netns or passt, or set env.network to \"none\" or \"host\"", `could not find (slirp4netns|pasta)|/dev/net/tun`),
-	rule(EngineStorage, hintStorage, `containers/storage/.*(permission denied|operation not permitted)|(permission denied|operation not permitted).*containers/storage/|error (mounting|creating) (rootfs|container storage).*permission denied|open executable: permission denied|potentially insufficient|l?chown .*operation not permitted|(applying layer|applylayer|processing tar file|overlay mount).*(operation not (permitted|supported)|permission denied)`),
-	rule(EngineRefused, hintUnseen, `bind source path does not exist|error while creating mount source path|statfs .*no such file or directory`),
-	rule(EngineImageMissing, "", `no such image|image not known|unable to find image`),
-	rule(EngineImageMissing, "env.sif must name a .sif file or a sandbox directory", `could not open image .*no such file`),
-	rule(EngineRefused, "the file is no image, or a damaged one: build it anew", `image format not recognized|not a valid sif`),
-	rule(EngineRefused, "apptainer runs only users that the host knows: add this uid to the user database", `unknown userid|couldn't determine user account information`),
-	rule(EngineRefused, "images are mounted by FUSE: install squashfuse and fuse3, and /dev/fuse must be open to the user", `squashfuse|fusermount|/dev/fuse`),
-	rule(EngineNotExecutable, "", `exec format error`),
-}
-
 // exitRules are for what no text explains.
 var exitRules = map[int]EngineErrorKind{126: EngineNotExecutable, 127: EngineNotFound}
 
