@@ -42,7 +42,7 @@ type kindInfo struct {
 	retryable bool
 }
 
-// kinds is the one table from kind to JSON-RPC code and retryability (DESIGN section 5).
+// kinds is the one table from kind to JSON-RPC code and retryability; PROTOCOL.md shows it, and a test keeps the two in step.
 var kinds = map[Kind]kindInfo{
 	ParseError:        {-32700, false},
 	InvalidRequest:    {-32600, false},
