@@ -48,7 +48,7 @@ func (a apptainer) Probe(ctx context.Context, h Host, m *manifest.Manifest, run 
 	if f.ctr.image.Env, err = f.planner.imageEnv(ctx, f.ctr.runner, m.Env.SIF, f.ctr.stamp); err != nil {
 		return planError("env.sif", err)
 	}
-	if f.setup, err = probeSetup(ctx, run, h, m, f, setupBase(h, m, f).list()); err != nil {
+	if f.setup, err = probeContainerSetup(ctx, run, h, m, f); err != nil {
 		return err
 	}
 	env := containerEnv(h, m, f)
@@ -112,7 +112,7 @@ func (a apptainer) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 	pl.view = &view{argv: slices.Concat(argv, options, m.Env.ExtraArgs), binds: f.ctr.own.without(pl.Binds), image: f.ctr.stamp}
 	pl.Fingerprint = fingerprint(h, m, pl, f)
 
-	c := &carrier{env: a.runnerEnv(h, f.ctr.runner), prefix: f.ctr.runner.prefix(), without: "HOME"} // which only --home can set
+	c := &carrier{env: a.runnerEnv(h, f.ctr.runner), prefix: f.ctr.runner.prefix(), without: "HOME", home: source} // which only --home can set
 	c.args = append(c.args, fixed(f.ctr.runner.Bin, "-q", "exec"), fixed(options...))
 	c.args = append(c.args, fixed("--home", source+":"+target))
 	if f.gpu.Count > 0 {

@@ -2,6 +2,7 @@ package execenv
 
 import (
 	"maps"
+	"os"
 	"slices"
 	"strings"
 )
@@ -38,6 +39,8 @@ type carrier struct {
 	prefix string
 	// without is a variable that has another way in.
 	without string
+	// home is the folder on the host that is mounted as the worker's home.
+	home string
 }
 
 // argv returns the arguments as explain shows them.
@@ -58,6 +61,10 @@ func (c *carrier) command(env environ, w WorkerParams, spec ContainerSpec) (Comm
 		} else {
 			argv = append(argv, a.fill(w, spec)...)
 		}
+	}
+	// The worker may write to what is around its home. A symlink there would show the next worker another folder of the host.
+	if fi, err := os.Lstat(c.home); err == nil && !fi.IsDir() {
+		return Command{}, permanent("", "the worker's home %s is no folder (mode %s): remove it", c.home, fi.Mode())
 	}
 	own := maps.Clone(c.env)
 	cmd := Command{Path: argv[0], Argv: argv, Dir: "/"}

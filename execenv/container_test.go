@@ -283,3 +283,46 @@ func TestContainerEnvironment(t *testing.T) {
 	}), "BASH_FUNC_x%%")
 	assert.NotContains(t, env(func(_ *Host, m *manifest.Manifest, _ *facts) { m.Env.Network = "host" }), "HF_HUB_OFFLINE")
 }
+
+// A setup file of a container's provider runs on the host: what the image and the worker say must not get at its programs.
+func TestContainerSetupRunsAsTheHosts(t *testing.T) {
+	h := testHost(t)
+	m := containerManifest(t, manifest.Docker)
+	m.Env.Setup = filepath.Join(m.Dir, "setup.sh")
+	seen := filepath.Join(t.TempDir(), "seen")
+	require.NoError(t, os.WriteFile(m.Env.Setup, []byte("env >"+quote(seen)+`
+export PATH=/tool/bin:$PATH LD_LIBRARY_PATH=/tool/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PYTHONPATH=$PYTHONPATH:/tool/py PLAIN=1 FIXED=/x
+`), 0o600))
+	m.Env.Variables = map[string]string{"LD_PRELOAD": "/work/evil.so", "LAB": "x"}
+	f := &facts{content: map[string]string{}}
+	f.ctr.image.Env = []string{"PATH=/image/bin:/usr/bin", "LD_PRELOAD=/image/evil.so", "BASH_ENV=/image/evil.sh", "PYTHONPATH=/image/py", "SHELLOPTS=xtrace"}
+	c, err := probeContainerSetup(t.Context(), OSRunner{&kids}, h, m, f)
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{
+		"PATH": "/tool/bin:/image/bin:/usr/bin", "LD_LIBRARY_PATH": "/tool/lib", "PYTHONPATH": "/image/py:/tool/py", "PLAIN": "1", "FIXED": "/x",
+	}, c.Set)
+	data, err := os.ReadFile(seen)
+	require.NoError(t, err)
+	env := parseEnviron(strings.Split(string(data), "\n"))
+	assert.NotContains(t, string(data), "evil")
+	assert.NotContains(t, env, "LD_PRELOAD")
+	assert.Equal(t, parseEnviron(h.Environ)["PATH"], env["PATH"])
+	assert.Equal(t, "x", env["LAB"])
+
+	f.setup, m.Env.Variables["PATH"] = c, "/mine"
+	assert.Equal(t, "/mine", containerEnv(h, m, f)["PATH"], "the manifest wins")
+}
+
+// A worker that replaced its home by a symlink would get another folder of the host mounted the next time.
+func TestHomeThatIsASymlink(t *testing.T) {
+	for _, kind := range []string{manifest.Docker, manifest.Apptainer} {
+		_, m, f := fixedContainer(kind)
+		h := testHost(t)
+		pl := runtimes[kind].Plan(h, m, f)
+		require.NoError(t, os.MkdirAll(providerCache(h, "ocr"), 0o700))
+		require.NoError(t, os.Symlink("/root", providerHome(h, "ocr")))
+		pl.secrets = nil
+		_, err := NewPlanner(h, nil).Command(pl, WorkerParams{N: 1, Socket: "/s", Tmp: "/t"})
+		assert.ErrorContains(t, err, "home is no folder")
+	}
+}

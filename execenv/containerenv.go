@@ -1,6 +1,8 @@
 package execenv
 
 import (
+	"cmp"
+	"context"
 	"maps"
 	"os"
 	"path/filepath"
@@ -75,19 +77,38 @@ func containerEnv(h Host, m *manifest.Manifest, f *facts) environ {
 	return e
 }
 
-// setupBase is what a setup file and modules start from: the worker's environment over the image's. They run on the host, so
-// what finds modules there is kept.
-func setupBase(h Host, m *manifest.Manifest, f *facts) environ {
-	e := environ{"PATH": defaultPath}
-	e.set(parseEnviron(f.ctr.image.Env))
-	for name, v := range parseEnviron(h.Environ) {
-		if matchAny([]string{"MODULE*", "LMOD_*", "LOADEDMODULES", "_LMFILES_"}, name) {
-			e[name] = v
+// probeContainerSetup finds out what a setup file and modules change. They run on the host, with the host's PATH: what an image
+// says of its own variables is not let near a program of the host, nor are those of the manifest that act on the loader. So
+// that a variable can be extended all the same, a word stands for the image's value, and that takes the word's place in the
+// answer.
+func probeContainerSetup(ctx context.Context, run Runner, h Host, m *manifest.Manifest, f *facts) (change, error) {
+	own, image := parseEnviron(h.Environ), parseEnviron(f.ctr.image.Env)
+	base := containerBase(h, m)
+	words := map[string]string{}
+	for _, name := range imageVars {
+		delete(base, name)
+		if image[name] != "" {
+			base[name] = "/.workerd-image/" + name
+			words[name] = base[name]
 		}
 	}
-	e.set(containerBase(h, m))
-	e["PWD"] = m.Paths.Cwd
-	return e
+	maps.DeleteFunc(base, func(name, _ string) bool { return strings.HasPrefix(name, "LD_") && words[name] == "" })
+	base["PATH"] = cmp.Or(own["PATH"], defaultPath)
+	words["PATH"] = base["PATH"]
+	for name, v := range own {
+		if matchAny([]string{"MODULE*", "LMOD_*", "LOADEDMODULES", "_LMFILES_"}, name) {
+			base[name] = v // where modules are found
+		}
+	}
+	base["PWD"] = m.Paths.Cwd
+	c, err := probeSetup(ctx, run, h, m, f, base.list())
+	image["PATH"] = cmp.Or(image["PATH"], defaultPath)
+	for name, word := range words {
+		if v, ok := c.Set[name]; ok {
+			c.Set[name] = strings.Replace(v, word, image[name], 1)
+		}
+	}
+	return c, err
 }
 
 // program is the argument vector inside a container.

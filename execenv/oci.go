@@ -75,7 +75,7 @@ func (o oci) Probe(ctx context.Context, h Host, m *manifest.Manifest, run Runner
 		return err
 	}
 	f.warnings = append(append(f.warnings, warnings...), limitWarnings(m, f.ctr.engine)...)
-	if f.setup, err = probeSetup(ctx, run, h, m, f, setupBase(h, m, f).list()); err != nil {
+	if f.setup, err = probeContainerSetup(ctx, run, h, m, f); err != nil {
 		return err
 	}
 	env := containerEnv(h, m, f)
@@ -138,7 +138,7 @@ func (o oci) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 	pl.view = &view{argv: slices.Concat(argv, options, m.Env.ExtraArgs), binds: f.ctr.own.without(pl.Binds), image: f.ctr.image.ID}
 	pl.Fingerprint = fingerprint(h, m, pl, f)
 
-	c := &carrier{env: clientEnv(h, o.kind)}
+	c := &carrier{env: clientEnv(h, o.kind), home: source}
 	for name := range c.env {
 		if isProxy(name) {
 			delete(c.env, name)
