@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -338,4 +339,19 @@ func TestLiveNetworkHost(t *testing.T) {
 		}
 		assert.Equal(t, strings.Count(string(dev), "\n")-2, len(v.Interfaces))
 	})
+}
+
+// Case 6: podman installed under docker's name.
+func TestLiveCase6PodmanAsDocker(t *testing.T) {
+	podman := newRig(t, manifest.Podman, "small").engine().Bin()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "docker"), []byte("#!/bin/sh\necho 'Emulate Docker CLI using podman.' >&2\nexec "+podman+" \"$@\"\n"), 0o755))
+	r := newRig(t, manifest.Podman, "small")
+	r.kind, r.m.Env.Kind = manifest.Docker, manifest.Docker
+	r.h.Environ = append(r.h.Environ, "PATH="+dir+":/usr/bin:/bin")
+	r.replan()
+	v := r.look("")
+	assert.Equal(t, r.h.ID.UID, v.UID)
+	assert.Equal(t, manifest.Podman, r.plan().Engine)
+	assert.Equal(t, manifest.Docker, r.plan().Kind)
 }
