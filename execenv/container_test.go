@@ -218,7 +218,8 @@ func TestContainerFingerprint(t *testing.T) {
 				f.ctr.own = append(f.ctr.own, h.SDKDir)
 				f.binds = append(f.binds, Bind{h.SDKDir, h.SDKDir, ro})
 			},
-			"name": func(h *Host, _ *manifest.Manifest, f *facts) { h.ID.Name = "al" },
+			"umask": func(_ *Host, _ *manifest.Manifest, f *facts) { f.ctr.umask = 0o77 },
+			"name":  func(h *Host, _ *manifest.Manifest, f *facts) { h.ID.Name = "al" },
 		}
 		if kind == manifest.Apptainer {
 			delete(same, "name") // it is no part of its plan, but of USER

@@ -111,7 +111,7 @@ func probeContainerSetup(ctx context.Context, run Runner, h Host, m *manifest.Ma
 	return c, err
 }
 
-// program is the argument vector inside a container.
+// containerArgv is the argument vector inside a container.
 func (f *facts) containerArgv(m *manifest.Manifest) []string {
 	if len(m.Command) > 0 {
 		return append([]string{f.program}, m.Command[1:]...)
@@ -119,8 +119,8 @@ func (f *facts) containerArgv(m *manifest.Manifest) []string {
 	return append([]string{m.Env.ContainerPython, m.Worker}, m.Args...)
 }
 
-// findContainerCommand resolves command[0] of a container worker: a path resolves against the manifest's directory as every path does,
-// whether it is the image's or a bound one; a name is looked up on the image's PATH. A bound file's content counts.
+// findContainerCommand resolves command[0] of a container worker: a path resolves against the manifest's directory as every
+// path does, whether it is the image's or a bound one; a name is looked up on the image's PATH. A bound file's content counts.
 func findContainerCommand(m *manifest.Manifest, f *facts) error {
 	if len(m.Command) == 0 {
 		return nil
@@ -133,10 +133,8 @@ func findContainerCommand(m *manifest.Manifest, f *facts) error {
 	if nearestMode(f.binds, f.program) == "" {
 		return nil
 	}
-	if err := inspectProgram(f.program); err != nil && !os.IsPermission(err) {
-		if _, e := os.Stat(f.program); e != nil {
-			return &Error{Key: "command", Msg: err.Error(), Watch: []string{f.program}}
-		}
+	if _, err := os.Stat(f.program); err != nil { // whether it can be executed is the image's matter
+		return &Error{Key: "command", Msg: f.program, Err: missing(f.program, err), Watch: []string{f.program}}
 	}
 	if sum, err := fileSum(f.program); err == nil {
 		f.content[f.program] = sum
@@ -153,7 +151,8 @@ func checkContainer(h Host, m *manifest.Manifest, f *facts) error {
 	}
 	f.binds = makeBinds(f.promises, resolvePath)
 	if nearestMode(f.binds, m.Paths.Cwd) == "" {
-		return permanent("paths.cwd", "%s is not bound into the container: add it to paths.binds, or leave the key out for the manifest's directory", m.Paths.Cwd)
+		return permanent("paths.cwd", "%s is not bound into the container: add it to paths.binds, or leave the key out for the manifest's directory",
+			m.Paths.Cwd)
 	}
 	caches := cacheEnv(h, m.Slug)
 	f.ctr.own = newFolders(h.SDKDir, socketDir(h, m.Slug), identityDir(h, ""))

@@ -146,6 +146,9 @@ func (o oci) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 	}
 	c.args = append(c.args, fixed(f.ctr.engine.Bin, "run", "--detach"), nameArg(h, pl), labelArgs(h, pl))
 	c.args = append(c.args, fixed(options...))
+	if flags, ok := d.umask(f.ctr.umask); ok { // inherited, as the environment of a venv worker is, so no part of options
+		c.args = append(c.args, fixed(flags...))
+	}
 	if f.gpu.Count > 0 {
 		c.args = append(c.args, arg{text: d.gpus([]string{"<gpus>"}), fill: func(w WorkerParams, _ ContainerSpec) []string { return d.gpus(w.GPUs) }})
 	}
@@ -205,9 +208,6 @@ func (o oci) options(d dialect, h Host, m *manifest.Manifest, f *facts) []string
 	out := []string{"--pull=never", "--init", "--stop-signal", StopSignal, "--no-healthcheck"}
 	who, _, _ := d.identity(h, f)
 	out = append(out, who...)
-	if flags, ok := d.umask(f.ctr.umask); ok {
-		out = append(out, flags...)
-	}
 	out = append(out, "--cap-drop=ALL")
 	if h.ID.UID == 0 && !mappedRoot(h, info) {
 		out = append(out, "--cap-add", "DAC_OVERRIDE") // so that root reads what it reads in a venv
