@@ -149,6 +149,9 @@ func checkContainer(h Host, m *manifest.Manifest, f *facts) error {
 	if err := checkMounts(f.promises); err != nil {
 		return err
 	}
+	if err := checkMountPath("", scratch(h)); err != nil {
+		return err
+	}
 	f.binds = makeBinds(f.promises, resolvePath)
 	if nearestMode(f.binds, m.Paths.Cwd) == "" {
 		return permanent("paths.cwd", "%s is not bound into the container: add it to paths.binds, or leave the key out for the manifest's directory",

@@ -23,6 +23,8 @@ var oddNames = []string{
 func TestLiveCase13PathsMeanTheSame(t *testing.T) {
 	eachKind(t, func(t *testing.T, r *rig) {
 		base := t.TempDir()
+		r.h.ScratchDir, r.h.RuntimeDir = r.h.ScratchDir+`:,"$x`, r.h.RuntimeDir+`:,"$x y`
+		r.replan()
 		var dirs []string
 		for i, name := range oddNames {
 			dir := filepath.Join(base, name)
@@ -36,6 +38,8 @@ func TestLiveCase13PathsMeanTheSame(t *testing.T) {
 		v := r.look(`
 extra["markers"] = [attempt(lambda: open(d + "/marker").read()) for d in sys.argv[1:]]
 extra["written"] = [attempt(lambda: open(d + "/new", "w").write("x")) for d in sys.argv[1:]]
+extra["tmp"] = attempt(lambda: open(os.environ["TMPDIR"] + "/new", "w").write("x"))
+extra["socket"] = attempt(lambda: __import__("socket").socket(1).bind(os.environ["WORKERD_SOCKET"]))
 extra["mounts"] = open("/proc/self/mountinfo").read()
 `)
 		markers, written := v.Extra["markers"].([]any), v.Extra["written"].([]any)
@@ -48,6 +52,8 @@ extra["mounts"] = open("/proc/self/mountinfo").read()
 				assert.Contains(t, written[i], "Read-only file system", name)
 			}
 		}
+		assert.Equal(t, float64(1), v.Extra["tmp"])
+		assert.Nil(t, v.Extra["socket"])
 		assert.NotContains(t, v.Extra["mounts"], "docker.sock /")
 		assert.Equal(t, dirs, v.Argv[1:])
 	})
