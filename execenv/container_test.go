@@ -294,7 +294,7 @@ func TestContainerSetupRunsAsTheHosts(t *testing.T) {
 	require.NoError(t, os.WriteFile(m.Env.Setup, []byte("env >"+quote(seen)+`
 export PATH=/tool/bin:$PATH LD_LIBRARY_PATH=/tool/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PYTHONPATH=$PYTHONPATH:/tool/py PLAIN=1 FIXED=/x
 `), 0o600))
-	m.Env.Variables = map[string]string{"LD_PRELOAD": "/work/evil.so", "LAB": "x"}
+	m.Env.Variables = map[string]string{"LD_PRELOAD": "/data/evil.so", "LAB": "x"}
 	f := &facts{content: map[string]string{}}
 	f.ctr.image.Env = []string{"PATH=/image/bin:/usr/bin", "LD_PRELOAD=/image/evil.so", "BASH_ENV=/image/evil.sh", "PYTHONPATH=/image/py", "SHELLOPTS=xtrace"}
 	c, err := probeContainerSetup(t.Context(), OSRunner{&kids}, h, m, f)
