@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +22,7 @@ import (
 func script(t *testing.T, dir, name, body string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(dir, 0o755))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+body+"\n"), 0o755))
+	writeProgram(t, filepath.Join(dir, name), "#!/bin/sh\n"+body+"\n")
 }
 
 // text joins findings, one line each.
@@ -226,4 +227,13 @@ func TestDoctorOnGPUsAndSecurityModules(t *testing.T) {
 	require.Contains(t, text([]finding{checkSecurity(put(t, map[string]string{"sys/fs/selinux/enforce": "1"}))}), "note security modules SELinux enforces; AppArmor off")
 	require.Contains(t, text([]finding{checkSecurity(put(t, map[string]string{"sys/module/apparmor/parameters/enabled": "Y\n"}))}), "ok security modules SELinux off, AppArmor on")
 	require.Contains(t, text([]finding{checkSecurity(put(t, map[string]string{"sys/fs/selinux/enforce": "0"}))}), "SELinux permissive")
+}
+
+// writeProgram writes a script that can be executed at once. No fork may happen while it is open for writing: the child would hold
+// it open until its own exec, and an exec of the script meanwhile fails with ETXTBSY.
+func writeProgram(t testing.TB, path, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o755))
 }

@@ -296,8 +296,8 @@ func TestCase57DoctorSaysWhatLogoutMeans(t *testing.T) {
 	for linger, says := range map[string]string{"no": "enable-linger", "yes": "Linger=yes"} {
 		bin := filepath.Join(r.dir, "bin"+linger)
 		require.NoError(t, os.Mkdir(bin, 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(bin, "loginctl"), []byte("#!/bin/sh\necho "+linger+"\n"), 0o755))
-		require.NoError(t, os.WriteFile(filepath.Join(bin, "systemctl"), []byte("#!/bin/sh\necho not-found\n"), 0o755))
+		writeProgram(t, filepath.Join(bin, "loginctl"), "#!/bin/sh\necho "+linger+"\n")
+		writeProgram(t, filepath.Join(bin, "systemctl"), "#!/bin/sh\necho not-found\n")
 		t.Setenv("PATH", bin)
 		text := ""
 		for _, f := range checkSession(t.Context(), 1000) {
