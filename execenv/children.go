@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -74,7 +75,18 @@ func (c *Children) Known(pid int) bool {
 // neither for a child nor for a fork.
 func (c *Children) ReapOrphans() int { return len(c.reapOrphans()) }
 
+// subreaper says whether orphans come to this process at all. Where they do not (the commands other than serve), every child is
+// somebody's here, also one that was not forked through a registry.
+func subreaper() bool {
+	var on int32
+	err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&on)), 0, 0, 0)
+	return err != nil || on != 0
+}
+
 func (c *Children) reapOrphans() (reaped []int) {
+	if !subreaper() {
+		return nil
+	}
 	c.eachOrphan(func(pid int) {
 		for {
 			ended, err := waitPID(pid, unix.WEXITED|unix.WNOHANG)

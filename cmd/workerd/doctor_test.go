@@ -89,7 +89,7 @@ func TestDoctorSaysWhatIsWrongWithEachEngine(t *testing.T) {
 				h.EngineTimeout = time.Minute
 			}
 			e := &engineDoctor{
-				planner: execenv.NewPlanner(h, execenv.OSRunner{Children: new(execenv.Children)}), id: h.ID, environ: h.Environ,
+				planner: execenv.NewPlanner(h, execenv.OSRunner{Children: &children}), id: h.ID, environ: h.Environ,
 				needed:   func() map[string]int { return map[string]int{tc.kind: tc.needed} },
 				initDirs: []string{bin},
 			}

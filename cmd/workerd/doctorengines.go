@@ -40,7 +40,7 @@ func (a *app) engineChecks(s *settings, d *dirs, needed func() map[string]int) [
 	}
 	h.EngineTimeout = engineWait
 	e := &engineDoctor{
-		planner: execenv.NewPlanner(h, execenv.OSRunner{Children: new(execenv.Children)}),
+		planner: execenv.NewPlanner(h, execenv.OSRunner{Children: &children}),
 		id:      h.ID, environ: h.Environ, needed: needed, initDirs: podmanDirs,
 	}
 	return []check{

@@ -89,6 +89,6 @@ func (a *app) bench() (*bench, error) {
 	return &bench{
 		settings: s,
 		options:  a.manifestOptions(s, h),
-		planner:  execenv.NewPlanner(h, execenv.OSRunner{Children: new(execenv.Children)}),
+		planner:  execenv.NewPlanner(h, execenv.OSRunner{Children: &children}),
 	}, nil
 }

@@ -41,6 +41,10 @@ type instance struct {
 	children *execenv.Children
 }
 
+// children is the registry of all that this process forks and waits for. It is the process's, like its children: with two, each
+// would take the other's for orphans.
+var children execenv.Children
+
 // checkInterval is how often the lock and the control socket are looked at: what somebody deleted comes back.
 const checkInterval = 5 * time.Second
 
@@ -114,11 +118,10 @@ func (i *instance) open() (err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become child subreaper: %w", err)
 	}
-	children := new(execenv.Children)
 	config := supervisor.Config{
 		RuntimeDir: host.RuntimeDir, StateDir: host.StateDir, Instance: host.Instance,
-		Planner:  execenv.NewPlanner(host, execenv.OSRunner{Children: children}),
-		Children: children, Log: i.log,
+		Planner:  execenv.NewPlanner(host, execenv.OSRunner{Children: &children}),
+		Children: &children, Log: i.log,
 		AuthorizeClient: sameUser(uid), AuthorizeWorker: sameUser(uid),
 		LogMaxSize: int64(i.settings.LogMaxSize), LogMaxFiles: i.settings.LogMaxFiles,
 	}
@@ -129,7 +132,7 @@ func (i *instance) open() (err error) {
 		config.Follow = i.watcher.Follow
 		config.Rescan = i.watcher.Rescan
 	}
-	i.children = children
+	i.children = &children
 	if i.sup, err = supervisor.New(config); err != nil {
 		return err
 	}
