@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -298,9 +299,11 @@ func TestProtocolMismatch(t *testing.T) {
 
 func TestIdleStop(t *testing.T) {
 	r := newRig(t)
-	r.serve("idle", "[start]\nidle_timeout = \"100ms\"\n")
+	r.serve("idle", "[start]\nidle_timeout = \"1s\"\n", "LOAD=1500ms") // a load that takes longer is no idleness
 	pid := r.state("idle", "ready").Workers[0].PID
+	ready := time.Now()
 	r.state("idle", "stopped")
+	require.Greater(t, time.Since(ready), 500*time.Millisecond)
 	require.False(t, alive(pid))
 	require.NotEqual(t, pid, r.dial("idle").call("echo", `{}`).pid(t))
 }

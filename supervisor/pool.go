@@ -178,6 +178,7 @@ func (p *pool) add(l *lane) {
 		return
 	}
 	l.inPool = true
+	p.lastBusy = time.Now() // idleness counts from when there was a worker, not from before it had loaded
 	p.offerLocked(l)
 }
 
