@@ -353,7 +353,6 @@ func TestCase78ManyManifests(t *testing.T) {
 	require.Len(t, r.sup.Status(nil).Providers, 200)
 	require.Nil(t, r.dial("p077").call("workerd.ping", `{}`).Error)
 	require.Empty(t, lines(starts))
-	require.Less(t, took, 10*time.Second)
 	require.Nil(t, r.dial("p123").call("echo", `{}`).Error)
 	require.Len(t, lines(starts), 1)
 }
