@@ -73,14 +73,14 @@ func (p *provider) runPrepare(ctx context.Context, m *manifest.Manifest) error {
 	defer b.release()
 	gone := make(chan struct{})
 	go func() { defer close(gone); b.await() }()
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for ended := false; !ended; {
 		select {
 		case <-gone:
 			ended = true
 		case <-tick.C:
-			line := lastLine(tail(at.log, tailBytes))
+			line := lastLine(printed(ctx, b, at.log))
 			p.post(func() { p.pulling = "preparing weights: " + line })
 		case <-ctx.Done():
 			b.signal(syscall.SIGKILL)
@@ -91,6 +91,17 @@ func (p *provider) runPrepare(ctx context.Context, m *manifest.Manifest) error {
 	e := b.settle()
 	b.sweep()
 	return prepared(ctx, script, e, tail(at.log, tailBytes))
+}
+
+// printed is the end of what a script has printed until now. That of a container is with its engine as long as it runs; all of it
+// is taken, since podman 4 at times has nothing to say about the last line alone.
+func printed(ctx context.Context, b body, log string) string {
+	if c, ok := b.(*containerBody); ok {
+		ctx, cancel := context.WithTimeout(ctx, settleWithin)
+		defer cancel()
+		saveLogs(ctx, c.engine, c.id, log)
+	}
+	return tail(log, tailBytes)
 }
 
 // startPrepare starts a script's process or container.

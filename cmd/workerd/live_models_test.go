@@ -67,17 +67,21 @@ func TestLiveCase4OutputsAreTheCallers(t *testing.T) {
 		made := filepath.Join(l.dir, "data/made")
 		l.add("x", fmt.Sprintf("[paths]\nwork_root = %q\nbinds = [{ path = %q, mode = \"rw\", create = true }]\n", work, made))
 		l.start()
+		names := strings.Fields("TMPDIR XDG_CACHE_HOME HF_HOME TORCH_HOME NUMBA_CACHE_DIR MPLCONFIGDIR")
+		if l.kind != manifest.Venv { // which keeps the caller's own
+			names = append(names, "HOME")
+		}
 		run[any](l, "x", `
 import os, pathlib
 root = pathlib.Path(os.environ["WORKERD_WORK_ROOT"])
 (root / "out.txt").write_text("out")
 (root / "folder").mkdir()
 (pathlib.Path(made) / "out.txt").write_text("out")
-for name in "HOME TMPDIR XDG_CACHE_HOME HF_HOME TORCH_HOME NUMBA_CACHE_DIR MPLCONFIGDIR".split():
+for name in names:
     d = pathlib.Path(os.environ[name]) / "a" / "b"
     d.mkdir(parents=True)
     (d / "file").write_text(name)
-`, map[string]any{"made": made})
+`, map[string]any{"made": made, "names": names})
 		mode := func(path string) os.FileMode {
 			fi, err := os.Stat(path)
 			require.NoError(t, err)
