@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"workerd/execenv"
 	"workerd/protocol"
 )
 
@@ -338,6 +339,10 @@ func TestStoppedProcess(t *testing.T) {
 	c := r.dial("echo")
 	pid := c.call("echo", `{}`).pid(t)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+	require.Eventually(t, func() bool { // the signal is on its way when kill returns
+		st, err := execenv.ReadStat(pid)
+		return err == nil && st.State == 'T'
+	}, 10*time.Second, time.Millisecond)
 	require.Equal(t, protocol.DeadlineExceeded, c.call("echo", `{}`).kind())
 	require.NotEqual(t, pid, c.call("echo", `{}`).pid(t))
 }
