@@ -13,12 +13,25 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"workerd/protocol/prototest"
 )
 
 // printIdentity makes the test binary print who it runs as, and nothing else.
 const printIdentity = "WORKERD_TEST_PRINT_IDENTITY"
 
+// connectTo makes the test binary connect to a socket, and wait for the end of the connection.
+const connectTo = "WORKERD_TEST_CONNECT"
+
 func TestMain(m *testing.M) {
+	if path := os.Getenv(connectTo); path != "" {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			panic(err)
+		}
+		_, _ = c.Read(make([]byte, 1))
+		return
+	}
 	if os.Getenv(printIdentity) != "" {
 		id, err := Current()
 		if err != nil {
@@ -175,4 +188,36 @@ func TestPeerCred(t *testing.T) {
 	require.NoError(t, server.Close())
 	_, err = PeerCred(server)
 	assert.Error(t, err)
+}
+
+// The groups are those of the peer's process, also where there are more than fit at first.
+func TestPeerGroups(t *testing.T) {
+	if os.Geteuid() != 0 {
+		prototest.Needs(t, "root", "to be in other groups")
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	require.NoError(t, err)
+	defer l.Close()
+	for _, n := range []int{0, 2, 64, 65, 500} {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = []string{connectTo + "=" + path}
+		cred := &syscall.Credential{}
+		want := []int{}
+		for i := range n {
+			cred.Groups = append(cred.Groups, uint32(70000+i))
+			want = append(want, 70000+i)
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
+		require.NoError(t, cmd.Start())
+		c, err := l.AcceptUnix()
+		require.NoError(t, err)
+		got, err := PeerGroups(c)
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+		require.NoError(t, c.Close())
+		require.NoError(t, cmd.Wait())
+		_, err = PeerGroups(c)
+		assert.Error(t, err)
+	}
 }

@@ -40,7 +40,7 @@ func evaluate(l layers, file string, opt *Options, trust *truster) *checker {
 	c.fillIn()
 	for _, check := range []func(){
 		c.checkSlug, c.checkSockets, c.checkProgram, c.checkEnv, c.checkSetup, c.checkVariables, c.checkSecrets,
-		c.checkWeights, c.checkPaths, c.checkMounts, c.checkGPU, c.checkNumbers, c.checkServe, c.checkTools, c.checkSmoke,
+		c.checkWeights, c.checkPaths, c.checkMounts, c.checkGPU, c.checkNumbers, c.checkAllow, c.checkTools, c.checkSmoke,
 		c.checkUnused,
 	} {
 		check()
@@ -275,7 +275,7 @@ func (c *checker) checkUnused() {
 		c.warn("serve.http.port", `has no effect without serve.protocol = "http"`)
 	}
 	if c.m.GPU.Policy == "none" {
-		for _, key := range []string{"gpu.count", "gpu.memory", "gpu.devices", "gpu.pinned", "gpu.wait"} {
+		for _, key := range []string{"gpu.count", "gpu.memory", "gpu.devices", "gpu.pinned", "gpu.priority", "gpu.wait", "gpu.fault_patterns"} {
 			if c.layers.manifest.keys[key] {
 				c.warn(key, `has no effect with gpu.policy = "none"`)
 			}

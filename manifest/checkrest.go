@@ -103,6 +103,18 @@ func (c *checker) checkGPU() {
 		}
 		seen[device] = true
 	}
+	for i, pattern := range g.FaultPatterns {
+		key := indexKey("gpu.fault_patterns", i)
+		if !c.ok(key) {
+			continue
+		}
+		switch re, err := regexp.Compile(pattern); {
+		case err != nil:
+			c.report(key, "%v: write a regular expression as Go has them (RE2)", err)
+		case re.MatchString(""):
+			c.report(key, "%q matches every line, so that every worker would be replaced: say what a lost GPU looks like", pattern)
+		}
+	}
 	if len(g.Devices) > 0 && c.ok("gpu.devices", "gpu.count") && g.Count > len(g.Devices) {
 		c.report("gpu.count", "%d of %d devices cannot be had: lower count or name more devices", g.Count, len(g.Devices))
 	}
@@ -126,19 +138,6 @@ func (c *checker) checkNumbers() {
 	}
 	if c.ok("serve.max_message") && c.m.Serve.MaxMessage < 1<<10 {
 		c.report("serve.max_message", "%s is too small: write 1KiB or more", c.m.Serve.MaxMessage)
-	}
-}
-
-func (c *checker) checkServe() {
-	allow := &c.m.Serve.Allow
-	for key, names := range map[string][]string{"serve.allow.users": allow.Users, "serve.allow.groups": allow.Groups} {
-		for i, name := range names {
-			c.checkWord(indexKey(key, i), name)
-		}
-	}
-	xdg, _ := c.opt.LookupEnv("XDG_RUNTIME_DIR")
-	if len(allow.Users)+len(allow.Groups) > 0 && xdg != "" && strings.HasPrefix(c.opt.RuntimeDir+"/", strings.TrimSuffix(xdg, "/")+"/") {
-		c.warn("serve.allow", "others cannot pass %s, so nobody else can connect: choose a runtime directory elsewhere", xdg)
 	}
 }
 

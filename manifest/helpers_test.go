@@ -1,9 +1,11 @@
 package manifest
 
 import (
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -27,7 +29,16 @@ func testOptions(variables ...string) Options {
 	for i := 0; i+1 < len(variables); i += 2 {
 		env[variables[i]] = variables[i+1]
 	}
+	known := func(names ...string) func(string) (int, error) {
+		return func(name string) (int, error) {
+			if i := slices.Index(names, name); i >= 0 {
+				return 1000 + i, nil
+			}
+			return 0, errors.New("unknown")
+		}
+	}
 	return Options{
+		LookupUser: known("alice", "bob"), LookupGroup: known("lab"),
 		UID:  os.Getuid(),
 		Home: "/home/tester",
 		LookupEnv: func(name string) (string, bool) {

@@ -26,6 +26,9 @@ type Options struct {
 	UID           int
 	TrustedGroups []string
 
+	// LookupUser and LookupGroup find the id of a name, or of a number as it stands; those of this machine if nil.
+	LookupUser, LookupGroup func(name string) (int, error)
+
 	// RuntimeDir is where the sockets will be. If set, socket paths that would be too long are problems.
 	RuntimeDir string
 }
@@ -44,6 +47,12 @@ func newLoader(opt Options) *loader {
 	}
 	if opt.Home == "" {
 		opt.Home, _ = opt.LookupEnv("HOME")
+	}
+	if opt.LookupUser == nil {
+		opt.LookupUser = lookupUser
+	}
+	if opt.LookupGroup == nil {
+		opt.LookupGroup = lookupGroup
 	}
 	l := &loader{opt: opt, trust: newTruster(&opt)}
 	if len(opt.Defaults) > 0 {

@@ -55,6 +55,7 @@ type Env struct {
 	SIF             string            `toml:"sif" form:"path" kinds:"apptainer"`
 	ContainerPython string            `toml:"container_python" form:"text" kinds:"docker,podman,apptainer"`
 	Entrypoint      string            `toml:"entrypoint" enum:"replace,image" kinds:"docker,podman"`
+	KeepFailed      bool              `toml:"keep_failed" kinds:"docker,podman"`
 	Network         string            `toml:"network" form:"text" kinds:"docker,podman,apptainer"`
 	Setup           string            `toml:"setup" form:"path"`
 	Modules         []string          `toml:"modules" form:"text"`
@@ -105,6 +106,9 @@ type GPU struct {
 	Priority int      `toml:"priority"`
 	Pinned   bool     `toml:"pinned"`
 	Wait     Duration `toml:"wait"`
+	// FaultPatterns are the regular expressions that tell, in what a worker prints or answers, that it has lost its GPU; nil: those
+	// that workerd knows.
+	FaultPatterns []string `toml:"fault_patterns" form:"pattern"`
 }
 
 // Limits bound what the worker may use; zero means no limit. Pids and ShmSize have defaults.

@@ -124,9 +124,11 @@ func TestReferenceIsRight(t *testing.T) {
 		byKey[f.key] = f
 	}
 	computed := map[string]string{
-		"slug":              "name of the file or folder",
-		"paths.cwd":         "the manifest's directory",
-		"restart.on_change": fmt.Sprintf("`%q`; `%q` with an exclusive GPU", DefaultOnChange, DefaultOnChangeExclusive),
+		"slug":      "name of the file or folder",
+		"paths.cwd": "the manifest's directory",
+
+		"gpu.fault_patterns": "what CUDA and ROCm say",
+		"restart.on_change":  fmt.Sprintf("`%q`; `%q` with an exclusive GPU", DefaultOnChange, DefaultOnChangeExclusive),
 	}
 	for _, d := range keyDocs() {
 		f, ok := byKey[d.key]
