@@ -13,6 +13,8 @@ const (
 
 	NotifyProgress  = "notifications/progress"  // while a request runs, or while a worker loads
 	NotifyReady     = "notifications/ready"     // a worker that was loading or busy can take requests now
+	NotifyPreloaded = "notifications/preloaded" // a warm standby has done what it can before its model is wanted
+	NotifyLoad      = "notifications/load"      // workerd to a warm standby: the model is wanted
 	NotifyCancelled = "notifications/cancelled" // the request with params.requestId is no longer wanted
 
 	// ReservedPrefix begins the methods that workerd itself answers on a front socket.
@@ -35,12 +37,13 @@ type InitializeResult struct {
 	Protocol int          `json:"protocol"`
 	Worker   string       `json:"worker"` // what the worker calls itself, for people
 	Methods  []MethodInfo `json:"methods"`
-	State    string       `json:"state"` // StateLoading, StateReady or StateBusy
+	State    string       `json:"state"` // one of the States
 }
 
 // The values of InitializeResult.State.
 const (
-	StateLoading = "loading" // NotifyReady follows on this connection
-	StateReady   = "ready"
-	StateBusy    = "busy" // still at a request of an earlier connection; NotifyReady follows when it is free
+	StateLoading   = "loading" // NotifyReady follows on this connection
+	StateReady     = "ready"
+	StatePreloaded = "preloaded" // a warm standby that waits for NotifyLoad; NotifyReady follows when it has loaded then
+	StateBusy      = "busy"      // still at a request of an earlier connection; NotifyReady follows when it is free
 )

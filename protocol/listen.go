@@ -39,16 +39,22 @@ func CheckSocketPath(path string) error {
 // Listen is ListenPerm for the caller alone (0600).
 func Listen(path string) (*net.UnixListener, error) { return ListenPerm(path, 0o600) }
 
-// ListenPerm makes a stream listener at path, whose directory must exist, belong to the caller and be writable by nobody
+// ListenPerm is ListenReady for those whom perm lets.
+func ListenPerm(path string, perm fs.FileMode) (*net.UnixListener, error) {
+	return ListenReady(path, perm, nil)
+}
+
+// ListenReady makes a stream listener at path, whose directory must exist, belong to the caller and be writable by nobody
 // else.
 //
 // The path accepts from the moment it exists: the socket is bound under another name of the same length, listened on,
 // then renamed over what a dead process left. A live listener, or anything that is not a socket, is refused and left
 // as it is. The permissions are set on the descriptor before the bind, so that there is neither a moment with others nor
-// a change of the process-wide umask, which a child started at the same time would inherit.
+// a change of the process-wide umask, which a child started at the same time would inherit. What more is to be done to the
+// socket before it has its name is done by ready, under the other name.
 //
 // Closing the listener leaves the path: whoever listens also removes it.
-func ListenPerm(path string, perm fs.FileMode) (*net.UnixListener, error) {
+func ListenReady(path string, perm fs.FileMode, ready func(temp string) error) (*net.UnixListener, error) {
 	if err := CheckSocketPath(path); err != nil {
 		return nil, err
 	}
@@ -80,7 +86,13 @@ func ListenPerm(path string, perm fs.FileMode) (*net.UnixListener, error) {
 	}
 	ul := l.(*net.UnixListener)
 	ul.SetUnlinkOnClose(false) // it would unlink the temporary name
-	if err := os.Rename(temp, path); err != nil {
+	if ready != nil {
+		err = ready(temp)
+	}
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
 		ul.Close()
 		os.Remove(temp)
 		return nil, err

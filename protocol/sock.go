@@ -20,7 +20,7 @@ func recvmsg(fd uintptr, p, oob []byte, flags int) (n, oobn, recvflags int, err 
 		msg.SetControllen(len(oob))
 	}
 	for {
-		r, _, errno := unix.Syscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&msg)), uintptr(flags|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC))
+		r, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&msg)), uintptr(flags|unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC))
 		if errno == 0 {
 			return int(r), int(msg.Controllen), int(msg.Flags), nil
 		}
@@ -39,7 +39,7 @@ func sendmsg(fd uintptr, iov []unix.Iovec, oob []byte) (int, error) {
 		msg.SetControllen(len(oob))
 	}
 	for {
-		r, _, errno := unix.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&msg)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		r, _, errno := unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&msg)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		if errno == 0 {
 			return int(r), nil
 		}

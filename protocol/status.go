@@ -26,6 +26,8 @@ type ProviderStatus struct {
 	Workers       []WorkerStatus  `json:"workers"`
 	Methods       []MethodInfo    `json:"methods,omitempty"`  // as the newest ready worker declared them
 	Warnings      []string        `json:"warnings,omitempty"` // what the manifest asks for and this host cannot enforce
+	// GPUFaults counts the workers that were replaced since they had lost their GPU. Such an end is no crash.
+	GPUFaults int `json:"gpu_faults,omitempty"`
 }
 
 // ManifestError is one problem of a manifest: where it stands, and what would be right. Line and column count from 1; 0 is unknown.
@@ -47,7 +49,8 @@ type QueueStatus struct {
 type WorkerStatus struct {
 	ID         string     `json:"id"` // <slug>/<n>
 	State      string     `json:"state"`
-	PID        int        `json:"pid"` // host pid of the worker process itself; 0 where none runs
+	Role       string     `json:"role,omitempty"` // one of the Roles; missing for a worker that serves, or is to
+	PID        int        `json:"pid"`            // host pid of the worker process itself; 0 where none runs
 	Container  string     `json:"container"`
 	Since      time.Time  `json:"since"` // of this state
 	ReadySince *time.Time `json:"ready_since"`
@@ -57,6 +60,13 @@ type WorkerStatus struct {
 	RSSBytes   int64      `json:"rss_bytes"`
 	Progress   *Progress  `json:"progress,omitempty"` // of loading
 }
+
+// The values of WorkerStatus.Role: workers beyond serve.replicas.
+const (
+	RoleStandby   = "standby"   // gets no requests until it takes over, which it can since ready_since; a warm one is loading meanwhile
+	RoleCandidate = "candidate" // the next version, which replaces a worker when it is ready
+	RoleLeaving   = "leaving"   // replaced, or one too many: it finishes what it runs
+)
 
 // Exit says how a worker ended. Code and Signal exclude each other; both are null where they cannot be known.
 type Exit struct {

@@ -26,24 +26,34 @@ func TestWorkerTranscripts(t *testing.T) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
 			hold := filepath.Join(t.TempDir(), "hold")
-			if strings.Contains(file, "handshake") {
+			var env []string
+			var hooks []prototest.Hook
+			held := func(name, what string) {
 				require.NoError(t, os.WriteFile(hold, nil, 0o600))
+				env = append(env, name+"="+hold)
+				hooks = append(hooks, prototest.Hook{Name: what + " ends", Func: func() { require.NoError(t, os.Remove(hold)) }})
 			}
-			conn := transcriptWorker(t, hold)
-			prototest.Replay(t, conn, file, prototest.Hook{Name: "the load ends", Func: func() { require.NoError(t, os.Remove(hold)) }})
+			switch {
+			case strings.Contains(file, "handshake"):
+				held("TRANSCRIPT_HOLD_LOAD", "the load")
+			case strings.Contains(file, "standby"):
+				held("TRANSCRIPT_HOLD_PRELOAD", "the preload")
+				env = append(env, "WORKERD_STANDBY=warm")
+			}
+			prototest.Replay(t, transcriptWorker(t, env...), file, hooks...)
 		})
 	}
 }
 
 // transcriptWorker starts testdata/worker.py and connects to it.
-func transcriptWorker(t *testing.T, hold string) net.Conn {
+func transcriptWorker(t *testing.T, env ...string) net.Conn {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "wt") // short: the socket's path has at most 107 bytes
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	socket := filepath.Join(dir, "s")
 	cmd := exec.Command("python3", "testdata/worker.py")
-	cmd.Env = append(os.Environ(), "PYTHONPATH=pysdk", "PYTHONDONTWRITEBYTECODE=1", "WORKERD_SOCKET="+socket, "TRANSCRIPT_HOLD_LOAD="+hold)
+	cmd.Env = append(append(os.Environ(), "PYTHONPATH=pysdk", "PYTHONDONTWRITEBYTECODE=1", "WORKERD_SOCKET="+socket), env...)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {

@@ -33,6 +33,9 @@ type Backend interface {
 	// is too slow loses events.
 	Events(ctx context.Context) <-chan protocol.Event
 
+	// GPUs looks at the GPUs and says who has them and who waits for one; where that takes longer than ctx, as of the last look.
+	GPUs(ctx context.Context) protocol.GPUs
+
 	// Reload reads the manifest directories again and returns when what they say is applied (not: when workers are ready).
 	Reload(ctx context.Context) error
 }

@@ -102,6 +102,12 @@ func (c *Client) Reload(ctx context.Context) (protocol.Status, error) {
 	return s, c.do(ctx, http.MethodPost, "/v1/reload", nil, &s)
 }
 
+// GPUs returns what is known of the GPUs, who has them and who waits for one.
+func (c *Client) GPUs(ctx context.Context) (protocol.GPUs, error) {
+	var g protocol.GPUs
+	return g, c.do(ctx, http.MethodGet, "/v1/gpus", nil, &g)
+}
+
 // Health returns nil where workerd runs and answers.
 func (c *Client) Health(ctx context.Context) error {
 	return c.do(ctx, http.MethodGet, "/healthz", nil, nil)

@@ -121,6 +121,10 @@ func (f *fakeBackend) emit(t *testing.T, e protocol.Event) {
 	}
 }
 
+func (f *fakeBackend) GPUs(context.Context) protocol.GPUs {
+	return protocol.GPUs{Source: "fake", Devices: []protocol.GPUStatus{{UUID: "GPU-1"}}}
+}
+
 func (f *fakeBackend) Reload(context.Context) error { return f.order("reload", "", true) }
 
 // serve runs a server on a socket of its own and returns a client of it.

@@ -44,7 +44,7 @@ type forbiddenKey struct{}
 
 // Serve answers on l until ctx ends, then ends streams, lets running requests finish for a moment and returns nil. It
 // closes l.
-func (s *Server) Serve(ctx context.Context, l *net.UnixListener) error {
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	base, endStreams := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer endStreams(nil)
 	srv := &http.Server{
@@ -100,6 +100,7 @@ func (s *Server) Handler() http.Handler {
 	route("/v1/providers/{slug}/smoke", nil, s.smoke)
 	route("/v1/providers/{slug}/call", nil, s.call)
 	route("/v1/events", s.events, nil)
+	route("/v1/gpus", s.gpus, nil)
 	route("/v1/reload", nil, s.reload)
 	route("/healthz", func(w http.ResponseWriter, _ *http.Request) error {
 		return answer(w, http.StatusOK, map[string]string{"status": "ok"})
@@ -162,6 +163,15 @@ func answer(w http.ResponseWriter, status int, body any) error {
 func (s *Server) providers(w http.ResponseWriter, _ *http.Request) error {
 	return answer(w, http.StatusOK, s.Backend.Status(nil))
 }
+
+func (s *Server) gpus(w http.ResponseWriter, r *http.Request) error {
+	ctx, cancel := context.WithTimeout(r.Context(), gpuPatience)
+	defer cancel()
+	return answer(w, http.StatusOK, s.Backend.GPUs(ctx))
+}
+
+// gpuPatience is how long a look at the GPUs may take before what is known already is answered: drivers hang.
+const gpuPatience = 10 * time.Second
 
 func (s *Server) provider(w http.ResponseWriter, r *http.Request) error {
 	status, err := s.find(r.PathValue("slug"))

@@ -2,12 +2,17 @@
 // callers (Client, AsyncClient). workerd writes it to a folder of its cache and puts that in front of a worker's PYTHONPATH.
 package pysdk
 
-import _ "embed" // for Source
+import "embed"
 
 // Source is the SDK's text.
 //
 //go:embed workerd.py
 var Source []byte
+
+// Files is the same as a file system of one file.
+//
+//go:embed workerd.py
+var Files embed.FS
 
 // Filename is the name under which Python imports it.
 const Filename = "workerd.py"

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,7 +20,7 @@ func pythons(t *testing.T) []string {
 	require.NoError(t, err, "the SDK is tested with python3")
 	all := []string{python}
 	for _, p := range filepath.SplitList(os.Getenv("WORKERD_TEST_PYTHONS")) {
-		if p != "" {
+		if p != "" && !slices.Contains(all, p) {
 			all = append(all, p)
 		}
 	}

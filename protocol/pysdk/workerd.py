@@ -791,7 +791,10 @@ class Worker:
             _protect_output()
 
     def preload(self, function):
-        """Decorator: what can be done before the worker is needed, such as imports; nothing on the GPU. Runs before load."""
+        """Decorator: what can be done before the worker is needed, such as imports; nothing on the GPU. Runs before load.
+
+        With serve.standby = "warm" a spare worker stops after it, and loads when it is to take over. Its one parameter is a Context.
+        """
         if self._preload is not None:
             raise ValueError("there is a preload function already: %s" % self._preload.__name__)
         self._preload = function
@@ -942,6 +945,10 @@ class _Service:
         self.concurrency = 1
         self.pool = 0  # threads of the pool
         self.loading = True
+        self.warm = os.environ.get("WORKERD_STANDBY") == "warm"  # the model is not wanted yet
+        self.wanted = threading.Lock()  # held until the model is wanted
+        self.wanted.acquire()
+        self.preloaded = False  # all is done that can be done before it is wanted
         self.load_report = None  # the latest progress of loading
         self.stopping = False
         self.stop_at = None  # when what still runs is given up
@@ -1032,6 +1039,7 @@ class _Service:
         try:
             if self.worker._preload is not None:
                 self.worker._preload(context)
+            self.stand_by(context)
             if self.worker._load is not None:
                 self.model = self.worker._load(context)
         except SystemExit as e:
@@ -1051,6 +1059,22 @@ class _Service:
             self.loading = False
             self.tell_ready()
             self.changed.notify_all()
+
+    def stand_by(self, context):
+        """As a warm standby: wait until the model is wanted."""
+        self.end_if_forked()
+        self.take_signal()  # a library that was imported may have made it its own
+        context._flush()
+        with self.lock:
+            if not self.warm:
+                return
+            self.load_report, self.preloaded = None, True
+            for connection in self.connections:
+                if connection.waits:
+                    connection.notify("notifications/preloaded", {})
+                    break
+        # Not on the condition: on_term raises wherever the main thread is, and in a wait that may be while the lock is not held.
+        self.wanted.acquire()
 
     def end_if_forked(self):
         if os.getpid() != self.pid:  # the method forked, and its child came back here
@@ -1379,6 +1403,11 @@ class _Service:
         if "id" not in message:
             if method == "notifications/cancelled":
                 self.cancelled(connection, message.get("params"))
+            elif method == "notifications/load":
+                with self.lock:
+                    if self.warm:
+                        self.warm = self.preloaded = False
+                        self.wanted.release()
             return None
         if type(id) not in (str, int):
             return invalid("id must be a string or an integer", None, {"id": id})
@@ -1417,12 +1446,12 @@ class _Service:
                 threading.Thread(target=self.work, args=(self.pool,), name="workerd-%d" % self.pool, daemon=True).start()
                 self.pool += 1
             self.changed.notify_all()
-            state = "loading" if self.loading else "busy" if self.busy >= self.concurrency else "ready"
+            state = "preloaded" if self.preloaded else "loading" if self.loading else "busy" if self.busy >= self.concurrency else "ready"
             connection.waits = state != "ready"
             methods = [method.info() for method in self.methods.values()]
             connection.answer(id, {"protocol": PROTOCOL, "worker": self.worker.name, "methods": methods, "state": state})
             first = next((each for each in self.connections if each.waits), None)
-            if self.loading and self.load_report is not None and connection is first:
+            if state == "loading" and self.load_report is not None and connection is first:
                 connection.notify("notifications/progress", self.load_report)
 
     def admit(self, connection, id, name, params, files):

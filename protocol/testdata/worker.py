@@ -7,11 +7,21 @@ from workerd import InvalidParams, Worker, WorkerError
 worker = Worker("transcript")
 
 
+def hold_on(name):
+    """Wait while the file exists that a variable names."""
+    while os.path.exists(os.environ.get(name, "")):
+        time.sleep(0.005)
+
+
+@worker.preload
+def preload(ctx):
+    hold_on("TRANSCRIPT_HOLD_PRELOAD")
+
+
 @worker.load
 def load(ctx):
     ctx.progress(0.5, "half")
-    while os.path.exists(os.environ.get("TRANSCRIPT_HOLD_LOAD", "")):
-        time.sleep(0.005)
+    hold_on("TRANSCRIPT_HOLD_LOAD")
     return {"greeting": "hello"}
 
 

@@ -21,6 +21,15 @@ LONG = 30.0  # seconds after which what does not happen is a failure
 if SDK not in sys.path:
     sys.path.insert(0, SDK)
 
+
+
+def needs(what, there, why):
+    """Skip a test that lacks something of its machine; fail where WORKERD_TEST_REQUIRE, a list split at commas, has its name."""
+    if not there and what in os.environ.get("WORKERD_TEST_REQUIRE", "").split(","):
+        raise AssertionError("%s is required: %s" % (what, why))
+    return unittest.skipUnless(there, "%s: %s" % (what, why))
+
+
 PRELUDE = """
 import os, sys, time
 from workerd import *

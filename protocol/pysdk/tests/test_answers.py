@@ -1,8 +1,9 @@
 """What a method returns and raises, and what it can do with its ctx."""
+import importlib.util
 import os
 import unittest
 
-from support import WorkerCase, eventually
+from support import WorkerCase, eventually, needs
 
 import workerd
 
@@ -61,11 +62,9 @@ class Encoding(unittest.TestCase):
         part = [FakeArray(1)]
         self.assertEqual('{"a":[1],"b":[1]}', self.encode({"a": part, "b": part}))
 
+    @needs("numpy", importlib.util.find_spec("numpy") is not None, "it is not installed")
     def test_numpy(self):
-        try:
-            import numpy as np
-        except ImportError:
-            self.skipTest("numpy is not installed")
+        import numpy as np
         self.assertEqual("[1,2.5,true,[[1,2]],[]]", self.encode(
             [np.int64(1), np.float32(2.5), np.bool_(True), np.array([[1, 2]], dtype=np.int8), np.zeros(0)]))
         with self.assertRaisesRegex(workerd._Unserialisable, r"result\.s\[1\] is NaN"):

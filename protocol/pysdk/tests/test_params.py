@@ -6,7 +6,7 @@ import textwrap
 import typing
 import unittest
 
-import support  # noqa: F401, for the path to the SDK
+from support import needs
 import workerd
 from workerd import InvalidParams, Worker
 
@@ -56,7 +56,7 @@ class Binding(unittest.TestCase):
         for name in ("model", "ctx"):
             self.refused(m, {name: 1}, "unknown parameter " + name)
 
-    @unittest.skipIf(sys.version_info < (3, 8), "positional-only parameters came with Python 3.8")
+    @needs("python3.8", sys.version_info >= (3, 8), "positional-only parameters came with it")
     def test_parameters_named_model_and_ctx(self):
         def others(model, ctx, *, lang="eng", **params):
             return model, ctx, lang, params
@@ -221,7 +221,7 @@ class Annotations(unittest.TestCase):
             return a
         self.assertEqual("x", call(m, a="x"))
 
-    @unittest.skipIf(sys.version_info < (3, 14), "annotations are evaluated late since Python 3.14")
+    @needs("python3.14", sys.version_info >= (3, 14), "annotations are evaluated late since then")
     def test_late_annotations(self):
         m = defined("def m(model, ctx, a: Missing, b: int = 0):\n    return a\n")
         self.assertEqual("x", call(m, a="x"))

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import unittest
 
-from support import SDK, WorkerCase, eventually
+from support import SDK, WorkerCase, eventually, needs
 
 STOPS = '''
 @worker.load
@@ -205,8 +205,15 @@ class Children(WorkerCase):
         pid = c.call(1, "fork")["result"]
 
         def sockets():
-            links = [os.readlink("/proc/%d/fd/%s" % (pid, fd)) for fd in os.listdir("/proc/%d/fd" % pid)]
-            return [link for link in links if link.startswith("socket:")]
+            held = []
+            for fd in os.listdir("/proc/%d/fd" % pid):
+                try:
+                    link = os.readlink("/proc/%d/fd/%s" % (pid, fd))
+                except FileNotFoundError:
+                    continue  # closed since it was listed
+                if link.startswith("socket:"):
+                    held.append(link)
+            return held
         eventually(lambda: not sockets(), "the child's sockets closed")
         self.process.kill()
         self.assertIsNone(c.line())
@@ -317,7 +324,7 @@ class Output(WorkerCase):
         with open(self.stdout, "rb") as f:
             self.assertEqual(b"printed\nwritten\nbytes\nno newlinelone \\udce9 surrogate\n", f.read())
 
-    @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
+    @needs("/dev/full", os.path.exists("/dev/full"), "a disk that is full")
     def test_case_73_a_full_disk(self):
         script = self.path("full.py")
         import textwrap
@@ -370,9 +377,8 @@ class Import(unittest.TestCase):
         said = subprocess.check_output([sys.executable, "-S", "-c", code], env={"PYTHONPATH": SDK, "PATH": os.environ["PATH"]})
         self.assertEqual([], sorted(set(said.decode().split()) & set(heavy)))
 
+    @needs("python3.8", sys.version_info >= (3, 8), "ast has feature_version since then")
     def test_the_syntax_is_that_of_python_3_7(self):
-        if sys.version_info < (3, 8):
-            self.skipTest("ast has feature_version since Python 3.8")
         import ast
         with open(os.path.join(SDK, "workerd.py"), encoding="utf-8") as f:
             ast.parse(f.read(), feature_version=(3, 7))

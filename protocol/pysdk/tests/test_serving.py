@@ -2,7 +2,7 @@
 import json
 import unittest
 
-from support import WorkerCase
+from support import WorkerCase, eventually
 
 HOLD = '''
 @worker.method
@@ -65,24 +65,6 @@ class Handshake(WorkerCase):
         self.assertEqual("second", said[-1])
         self.touch("go")
         c.notification("notifications/ready")
-
-    def test_preload_runs_before_load(self):
-        self.spawn('''
-            done = []
-
-            @worker.preload
-            def preload(ctx):
-                done.append("preload")
-
-            @worker.load
-            def load(ctx):
-                return done + ["load"]
-
-            @worker.method
-            def model(model, ctx):
-                return model
-            ''')
-        self.assertEqual(["preload", "load"], self.ready().call(1, "model")["result"])
 
     def test_another_version_names_both(self):
         self.spawn(HOLD)

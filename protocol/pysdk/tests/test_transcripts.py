@@ -98,12 +98,21 @@ class Transcripts(WorkerCase):
         for file in files:
             with self.subTest(os.path.basename(file)):
                 self.socket = self.path(os.path.basename(file)[:-len(".jsonl")])
-                hold = self.path("hold")
-                open(hold, "w").close()
-                if "handshake" not in file:
-                    os.remove(hold)
-                self.start(os.path.join(TESTDATA, "worker.py"), TRANSCRIPT_HOLD_LOAD=hold)
-                Replay(self.connect(), {"the load ends": lambda: os.remove(hold)}).play(file)
+                env, do = self.circumstances(os.path.basename(file))
+                self.start(os.path.join(TESTDATA, "worker.py"), **env)
+                Replay(self.connect(), do).play(file)
+
+    def circumstances(self, file):
+        """The variables of a transcript's worker, and what the test does outside the connection."""
+        hold = self.path("hold")
+        if "handshake" in file:
+            env, do = {"TRANSCRIPT_HOLD_LOAD": hold}, "the load ends"
+        elif "standby" in file:
+            env, do = {"TRANSCRIPT_HOLD_PRELOAD": hold, "WORKERD_STANDBY": "warm"}, "the preload ends"
+        else:
+            return {}, {}
+        open(hold, "w").close()
+        return env, {do: lambda: os.remove(hold)}
 
     def test_a_pattern_that_does_not_match(self):
         for want, got in (({"a": 1}, {"a": 2}), ({"a": 1}, {}), ({"a": 1}, {"a": True}), ({"a": 0}, {"a": False}), ({"a": "1"}, {"a": 1}),
