@@ -117,8 +117,11 @@ func (a apptainer) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 	c.args = append(c.args, fixed("--home", source+":"+target))
 	if f.gpu.Count > 0 {
 		c.args = append(c.args, arg{text: a.gpu(f), fill: func(w WorkerParams, _ ContainerSpec) []string {
-			if len(w.GPUs) == 0 {
+			switch {
+			case len(w.GPUs) == 0:
 				return nil
+			case len(w.Nodes) > 0:
+				return []string{"--rocm"}
 			}
 			return a.gpu(f)
 		}})
@@ -211,22 +214,5 @@ func (apptainer) runnerEnv(h Host, r runnerInfo) environ {
 
 // Check implements Runtime.
 func (apptainer) Check(h Host, m *manifest.Manifest) []string {
-	var out []string
-	var lost []string
-	l := m.Limits
-	for _, limit := range []struct {
-		key string
-		set bool
-	}{
-		{"limits.memory", l.Memory != 0}, {"limits.cpus", l.CPUs != 0},
-		{"limits.pids", l.Pids != manifest.DefaultPids && l.Pids != 0}, {"limits.shm_size", l.ShmSize != manifest.DefaultShmSize},
-	} {
-		if limit.set {
-			lost = append(lost, limit.key)
-		}
-	}
-	if len(lost) > 0 {
-		out = append(out, strings.Join(lost, ", ")+": this version of workerd cannot enforce limits on an apptainer worker, which needs a delegated cgroup: it runs without")
-	}
-	return append(out, checkOverrides(h, m)...)
+	return append(cgroupWarnings(h, m), checkOverrides(h, m)...)
 }

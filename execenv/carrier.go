@@ -71,7 +71,7 @@ func (c *carrier) command(env environ, w WorkerParams, spec ContainerSpec) (Comm
 	if c.prefix != "" {
 		for name, v := range env {
 			if strings.Contains(v, "\r\n") {
-				return Command{}, permanent("env", "%s: the runner takes the carriage return out of a line break that has one, so the worker would be given another value: use plain line breaks", name)
+				return Command{}, permanent("env", "%s: %s", name, noCRLF)
 			}
 			if name != c.without {
 				own[c.prefix+name] = v

@@ -2,6 +2,7 @@ package execenv
 
 import (
 	"errors"
+	"os/exec"
 	"slices"
 	"sync"
 	"time"
@@ -52,6 +53,23 @@ func (c *Children) Start(fork func() (pid int, err error)) (int, error) {
 		c.ReapOrphans()
 	}
 	return pid, err
+}
+
+// Fork starts a command as a registered child, and returns what waits for it, as cmd.Wait does.
+func (c *Children) Fork(cmd *exec.Cmd) (wait func() error, err error) {
+	pid, err := c.Start(func() (int, error) {
+		if err := cmd.Start(); err != nil {
+			return 0, err
+		}
+		return cmd.Process.Pid, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func() (err error) {
+		c.Done(pid, func() { err = cmd.Wait() })
+		return err
+	}, nil
 }
 
 // Done runs reap, which waits for the registered child, and then forgets it. reap may block.
@@ -142,9 +160,19 @@ func (c *Children) unregistered() []int {
 	return slices.DeleteFunc(ChildPIDs(unix.Getpid()), c.Known)
 }
 
+const hz = 100 // of all that /proc shows, whatever the kernel's own
+
+// Age is how long ago a process started whose Stat.Start is given. It goes by the clock that runs since boot: nobody sets it.
+func Age(start uint64) time.Duration {
+	now := bootTicks()
+	if start == 0 || now < start {
+		return 0
+	}
+	return time.Duration(now-start) * (time.Second / hz)
+}
+
 // bootTicks is the time in the unit and rounding of Stat.Start.
 func bootTicks() uint64 {
-	const hz = 100 // of all that /proc shows, whatever the kernel's own
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		return 0 // before every child: none is reaped while a fork is under way

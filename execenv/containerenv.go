@@ -61,7 +61,7 @@ func containerEnv(h Host, m *manifest.Manifest, f *facts) environ {
 	e.set(f.setup.Set)
 	setVariables(e, m)
 	over := overridden(h, m)
-	for name, value := range perWorker(h, m.Slug, f.gpu) {
+	for name, value := range perWorker(h, m, f.gpu) {
 		if !over[name] {
 			e[name] = value
 		}

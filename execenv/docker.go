@@ -43,11 +43,23 @@ func userFlags(h Host) []string {
 }
 
 // gpus: the flag is one CSV record, so the quotes belong to the argument.
-func (dockerDialect) gpus(devices []string) []string {
-	if len(devices) == 0 {
+func (dockerDialect) gpus(_ Host, w WorkerParams) []string {
+	switch {
+	case len(w.Nodes) > 0:
+		return amdFlags(w.Nodes)
+	case len(w.GPUs) == 0:
 		return nil
 	}
-	return []string{"--gpus", `"device=` + strings.Join(devices, ",") + `"`}
+	return []string{"--gpus", `"device=` + strings.Join(w.GPUs, ",") + `"`}
+}
+
+// amdFlags hand AMD cards on: their nodes, and that of the driver. Who may use them the caller's groups say.
+func amdFlags(nodes []string) []string {
+	out := []string{"--device", "/dev/kfd"}
+	for _, n := range nodes {
+		out = append(out, "--device", n)
+	}
+	return out
 }
 
 func (dockerDialect) network(name string, _ EngineInfo) string { return name }

@@ -27,7 +27,10 @@ const (
 	EngineGPURuntimeMissing
 	EngineCDIUnresolved
 	EngineUserNamespacesOff
-	EngineStorage // the image's storage cannot be used, as with a closed home or a network file system
+	EngineNoNetwork   // the network asked for is not there
+	EngineUnseen      // a path that is to be bound is not there, or the daemon cannot see it
+	EngineInterrupted // a process by which the container was to be started was killed
+	EngineStorage     // the image's storage cannot be used, as with a closed home or a network file system
 )
 
 var engineErrorNames = map[EngineErrorKind]string{
@@ -36,7 +39,8 @@ var engineErrorNames = map[EngineErrorKind]string{
 	EnginePullFailed: "pull failed", EngineNameTaken: "name taken", EngineNoContainer: "no such container",
 	EngineNotExecutable: "program not executable", EngineNotFound: "program not found in the image",
 	EngineGPURuntimeMissing: "no GPU runtime", EngineCDIUnresolved: "CDI device unresolved",
-	EngineUserNamespacesOff: "user namespaces are off", EngineStorage: "storage cannot be used",
+	EngineUserNamespacesOff: "user namespaces are off", EngineNoNetwork: "no such network", EngineStorage: "storage cannot be used",
+	EngineUnseen: "a path is missing", EngineInterrupted: "interrupted",
 }
 
 // String returns the kind in words.
@@ -47,7 +51,7 @@ func (k EngineErrorKind) Class() ErrorKind {
 	switch k {
 	case EngineNotInstalled, EngineUnreachable, EnginePermission, EngineTimeout:
 		return EngineUnavailable
-	case EnginePullFailed, EngineNameTaken, EngineNoContainer:
+	case EnginePullFailed, EngineNameTaken, EngineNoContainer, EngineUnseen, EngineInterrupted:
 		return Transient
 	default:
 		return Permanent
@@ -112,9 +116,10 @@ const (
 
 // engineError makes a typed error of a command of docker or podman that failed.
 func engineError(engine, verb string, code int, output []byte) *EngineError {
-	e := &EngineError{Engine: engine, Verb: verb, Code: code, Msg: engineText(output)}
-	for _, r := range textRules {
-		if r.text.MatchString(e.Msg) {
+	text := engineText(output)
+	e := &EngineError{Engine: engine, Verb: verb, Code: code, Msg: message(text)}
+	for _, r := range textRules { // of whole lines: long paths may leave little of them in the message
+		if r.text.MatchString(text) {
 			e.Kind, e.Hint = r.kind, r.hint
 			break
 		}
@@ -140,7 +145,7 @@ var (
 	engineNoise = regexp.MustCompile(`^(Run '.*--help'.*|See '.*--help'.*|Usage: .*|\[\]|)$`)
 )
 
-// engineText returns the last lines of what an engine printed, without what is no message.
+// engineText returns the last lines of what an engine printed, whole, without what is no message.
 func engineText(output []byte) string {
 	var kept []string
 	for line := range strings.Lines(ansiColour.ReplaceAllString(string(output), "")) {
@@ -148,5 +153,5 @@ func engineText(output []byte) string {
 			kept = append(kept, line)
 		}
 	}
-	return strings.TrimPrefix(lastLines([]byte(strings.Join(kept, "\n"))), ": ")
+	return strings.Join(kept[max(0, len(kept)-mostLines):], "\n")
 }

@@ -50,9 +50,12 @@ func TestEngineErrors(t *testing.T) {
 		{podman, "run", 127, "Error: runc: runc create failed: unable to start container process: exec: \"/nosuch\": stat /nosuch: no such file or directory: OCI runtime attempted to invoke a command that was not found", EngineNotFound, "container_python"},
 		{podman, "run", 126, "Error: runc: runc create failed: unable to start container process: exec: \"/etc/passwd\": permission denied: OCI permission denied", EngineNotExecutable, "executed"},
 		{podman, "run", 126, "{\"msg\":\"exec container process `/usr/bin/python3`: Exec format error\",\"level\":\"error\"}", EngineNotExecutable, ""},
-		{docker, "run", 125, "docker: Error response from daemon: invalid mount config for type \"bind\": bind source path does not exist: /tmp/nope", EngineRefused, "root_squash"},
-		{podman, "run", 125, "Error: statfs /tmp/nope: no such file or directory", EngineRefused, "has gone"},
-		{docker, "run", 125, "docker: Error response from daemon: network nosuchnet not found", EngineRefused, ""},
+		{docker, "run", 125, "docker: Error response from daemon: invalid mount config for type \"bind\": bind source path does not exist: /tmp/nope", EngineUnseen, "root_squash"},
+		{docker, "run", 127, "docker: Error response from daemon: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: error during container init: error mounting \"/c/identity/1/group\" to rootfs at \"/etc/group\": stat /c/identity/1/group: no such file or directory: unknown.", EngineUnseen, "has gone"},
+		{podman, "run", 126, "Error: OCI runtime error: runc: runc create failed: unable to start container process: can't get final child's PID from pipe: EOF", EngineInterrupted, ""},
+		{podman, "run", 125, "Error: statfs /tmp/nope: no such file or directory", EngineUnseen, "has gone"},
+		{docker, "run", 125, "docker: Error response from daemon: network nosuchnet not found", EngineNoNetwork, "network ls"},
+		{docker, "run", 125, "docker: Error response from daemon: failed to create endpoint x on network bridge: adding interface veth1 to bridge docker0 failed: could not find bridge docker0: route ip+net: no such network interface", EngineNoNetwork, "network ls"},
 		{docker, "run", 125, "unknown flag: --bogus\n\nUsage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]\n\nRun 'docker run --help' for more information", EngineRefused, ""},
 		{docker, "run", 125, "docker: Error response from daemon: could not select device driver \"\" with capabilities: [[gpu]]", EngineGPURuntimeMissing, "nvidia-ctk runtime configure"},
 		{docker, "run", 125, "docker: Error response from daemon: unknown or invalid runtime name: nvidia", EngineGPURuntimeMissing, "toolkit"},
@@ -69,8 +72,8 @@ func TestEngineErrors(t *testing.T) {
 		{podman, "pull", 125, "Error: processing tar file(potentially insufficient UIDs or GIDs available in user namespace (requested 0:42 for /etc/gshadow)): lchown /etc/gshadow: operation not permitted", EngineStorage, "NFS or GPFS"},
 		{podman, "pull", 125, "Error: writing blob: adding layer with blob \"sha256:ab\": ApplyLayer stdout:  stderr: operation not permitted exit status 1", EngineStorage, "graphroot"},
 		{podman, "run", 126, "Error: crun: open executable: Permission denied: OCI permission denied", EngineStorage, "chmod o+x"},
-		{podman, "run", 125, "Error: could not find slirp4netns, the network namespace can't be configured: exec: \"slirp4netns\": executable file not found in $PATH", EngineRefused, "install slirp4netns"},
-		{podman, "run", 127, "Error: could not find pasta, the network namespace can't be configured: exec: \"pasta\": executable file not found in $PATH", EngineRefused, "passt"},
+		{podman, "run", 125, "Error: could not find slirp4netns, the network namespace can't be configured: exec: \"slirp4netns\": executable file not found in $PATH", EngineNoNetwork, "install slirp4netns"},
+		{podman, "run", 127, "Error: could not find pasta, the network namespace can't be configured: exec: \"pasta\": executable file not found in $PATH", EngineNoNetwork, "passt"},
 		{podman, "run", 125, "Error: container-init binary not found on the host: stat /usr/libexec/podman/catatonit: no such file or directory", EngineRefused, "catatonit"},
 		{docker, "run", 125, "docker: Error response from daemon: exec: \"docker-init\": executable file not found in $PATH", EngineRefused, "tini"},
 	} {
@@ -82,6 +85,18 @@ func TestEngineErrors(t *testing.T) {
 		assert.Contains(t, e.Hint, c.hint, c.text)
 		assert.Contains(t, e.Error(), c.hint)
 	}
+}
+
+// What is wrong stands at the end of a chain of errors, however long the paths in it are.
+func TestLongPathsHideNoError(t *testing.T) {
+	dir := "/home/someone" + strings.Repeat("/a-folder-of-many-letters", 8)
+	e := engineError("docker", "run", 127, []byte("docker: Error response from daemon: failed to create shim task: OCI runtime create failed: runc create failed: "+
+		"unable to start container process: error during container init: error mounting \""+dir+"/group\" to rootfs at \"/etc/group\": stat "+dir+
+		"/group: no such file or directory: unknown.\n\nRun 'docker run --help' for more information"))
+	assert.Equal(t, EngineUnseen, e.Kind)
+	assert.Contains(t, e.Error(), "docker: Error response from daemon: failed to create shim task")
+	assert.Contains(t, e.Error(), "/group: no such file or directory: unknown.;")
+	assert.Less(t, len(e.Msg), 600)
 }
 
 func TestRunnerErrors(t *testing.T) {
@@ -98,7 +113,7 @@ func TestRunnerErrors(t *testing.T) {
 		{255, "FATAL:   While checking container encryption: could not open image /x.sif: failed to retrieve path for /x.sif: lstat /x.sif: no such file or directory", EngineImageMissing, "env.sif"},
 		{255, "FATAL:   While checking container encryption: could not open image /home/u/junk.sif: image format not recognized", EngineRefused, "damaged"},
 		{255, "FATAL:   failed to set working directory: chdir /nosuchdir: no such file or directory", EngineRefused, ""},
-		{255, "WARNING: skipping mount of /nope: stat /nope: no such file or directory\nFATAL:   container creation failed: mount hook function failure: mount /nope->/nope error: while mounting /nope: mount source /nope doesn't exist", EngineRefused, ""},
+		{255, "WARNING: skipping mount of /nope: stat /nope: no such file or directory\nFATAL:   container creation failed: mount hook function failure: mount /nope->/nope error: while mounting /nope: mount source /nope doesn't exist", EngineUnseen, "has gone"},
 		{255, "FATAL:   container creation failed: network requires root or a suid installation with /etc/subuid --fakeroot; non-root users can only use --network=none unless permitted by the administrator", EngineRefused, ""},
 		{255, "FATAL:   container creation failed: while applying cgroups config: cannot use cgroups - cannot use systemd cgroups manager, systemd not running as init on this host", EngineRefused, ""},
 		{255, "ERROR  : Failed to create user namespace: user namespace requires to set a non-zero value in /proc/sys/user/max_user_namespaces\nFATAL:   x", EngineUserNamespacesOff, "sysctl"},

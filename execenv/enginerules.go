@@ -29,14 +29,16 @@ const (
 		"(usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER) and newuidmap (package uidmap)"
 	hintUserNS = "user namespaces must be open to this user: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces above 0, " +
 		"and where AppArmor restricts them kernel.apparmor_restrict_unprivileged_userns=0"
-	hintPodmanInit = "install podman's init: the package catatonit"
-	hintDockerInit = "install docker's init: the package tini or docker-init"
-	hintNetwork    = "install slirp4netns or passt, or set env.network to \"none\" or \"host\""
-	hintStorage    = "two causes are known of trouble with a storage of images: the home must be passable for the user namespace (chmod o+x), " +
+	hintPodmanInit  = "install podman's init: the package catatonit"
+	hintDockerInit  = "install docker's init: the package tini or docker-init"
+	hintNetwork     = "install slirp4netns or passt, or set env.network to \"none\" or \"host\""
+	hintNetworkName = "env.network must be a network that the engine lists (network ls), \"none\", \"bridge\" or \"host\""
+	hintStorage     = "two causes are known of trouble with a storage of images: the home must be passable for the user namespace (chmod o+x), " +
 		"and images cannot be stored on NFS or GPFS: set graphroot in ~/.config/containers/storage.conf to a local folder"
 	// The path was there when the plan was made.
 	hintUnseen = "the path has gone, or the engine's daemon cannot see it: root cannot enter a home that NFS exports with root_squash, " +
 		"nor a FUSE mount of yours; cache_dir, runtime_dir and scratch_dir may have to be on local disks"
+	hintGone   = "the path was there when the plan was made, and has gone: bring it back, or take it out of the manifest"
 	hintSIF    = "env.sif must name a .sif file or a sandbox directory"
 	hintBroken = "the file is no image, or a damaged one: build it anew"
 	hintUser   = "apptainer runs only users that the host knows: add this uid to the user database"
@@ -69,15 +71,22 @@ var textRules = []textRule{
 		`container-init binary not found`, `catatonit.*(not found|no such file)`),
 	rule(EngineRefused, hintDockerInit,
 		`docker-init"?: (executable file )?not found`, `docker-init.*no such file`),
-	rule(EngineRefused, hintNetwork,
+	rule(EngineNoNetwork, hintNetwork,
 		`could not find (slirp4netns|pasta)`, `/dev/net/tun`),
+	rule(EngineNoNetwork, hintNetworkName,
+		`network \S+ not found`, `unable to find network`, `no such network`, `failed to create endpoint .* on network`),
 	rule(EngineStorage, hintStorage,
 		`containers/storage/.*(permission denied|operation not permitted)`, `(permission denied|operation not permitted).*containers/storage/`,
 		`error (mounting|creating) (rootfs|container storage).*permission denied`, `open executable: permission denied`,
 		`potentially insufficient`, `l?chown .*operation not permitted`,
 		`(applying layer|applylayer|processing tar file|overlay mount).*(operation not (permitted|supported)|permission denied)`),
-	rule(EngineRefused, hintUnseen,
-		`bind source path does not exist`, `error while creating mount source path`, `statfs .*no such file or directory`),
+	rule(EngineUnseen, hintUnseen,
+		`error mounting .* to rootfs .*no such file or directory`, `bind source path does not exist`, `error while creating mount source path`, `statfs .*no such file or directory`),
+	rule(EngineUnseen, hintGone,
+		`mount source \S.* doesn't exist`),
+	rule(EngineInterrupted, "",
+		`can't get final child's pid from pipe: eof`, `(waiting for|reading|read) init.*(eof|connection reset by peer)`, `conmon exited prematurely`,
+		`conmon bytes "": (readobjectstart|unexpected end of json)`),
 	rule(EngineImageMissing, "",
 		`no such image`, `image not known`, `unable to find image`),
 	rule(EngineImageMissing, hintSIF,

@@ -48,6 +48,7 @@ const (
 	LabelFingerprint = "workerd.fingerprint"
 	LabelGPUs        = "workerd.gpus"
 	LabelAttempt     = "workerd.attempt"
+	LabelKeep        = "workerd.keep" // "1": it is kept when its worker has failed
 )
 
 // Worker says which worker of an instance the container is, by its labels and its name together: images that were made from a

@@ -1,6 +1,7 @@
 package execenv
 
 import (
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -53,7 +54,7 @@ func (e environ) set(from map[string]string) {
 var notInherited = []string{
 	"PYTHON*", "LD_PRELOAD", "CONDA_*", "VIRTUAL_ENV*",
 	"APPTAINER*", "SINGULARITY*", "DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST",
-	"NOTIFY_SOCKET", "LISTEN_*", "WATCHDOG_*", "WORKERD_*",
+	"NOTIFY_SOCKET", "LISTEN_*", "WATCHDOG_*", "JOURNAL_STREAM", "INVOCATION_ID", "MANAGERPID", "SYSTEMD_EXEC_PID", "WORKERD_*",
 	"OLDPWD", "SHLVL", "_",
 }
 
@@ -143,19 +144,35 @@ func pythonEnv() environ {
 }
 
 // perWorker are the variables whose values Command fills in. In a Plan the angle brackets stand for them.
-func perWorker(h Host, slug string, g GPU) environ {
+func perWorker(h Host, m *manifest.Manifest, g GPU) environ {
 	gpus := "<gpus>"
 	if g.Count == 0 {
 		gpus = "" // not unset, which would mean all of them
 	}
-	return environ{
-		"WORKERD_SOCKET":       filepath.Join(h.RuntimeDir, "w", slug, "<n>.sock"),
-		MarkerVar:              h.Instance + "/" + slug + "/<n>",
+	e := environ{}
+	if g.Count > 0 {
+		e["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID" // for indices, where nobody could be asked for a UUID: CUDA's own order is another
+	}
+	if g.amd {
+		e["ROCR_VISIBLE_DEVICES"] = gpus
+	}
+	maps.Copy(e, environ{
+		"WORKERD_SOCKET":       filepath.Join(h.RuntimeDir, "w", m.Slug, "<n>.sock"),
+		MarkerVar:              h.Instance + "/" + m.Slug + "/<n>",
 		"WORKERD_GPUS":         gpus,
 		"CUDA_VISIBLE_DEVICES": gpus,
 		"TMPDIR":               filepath.Join(scratch(h), tmpName(h.Instance, "<n>")),
+	})
+	if m.Serve.Standby == standbyWarm {
+		e[StandbyVar] = "" // but for the standby: an engine's client has to be told every name beforehand
 	}
+	return e
 }
+
+// StandbyVar tells a worker that it is a warm standby: it preloads, and waits to be told to load. Empty for one that serves.
+const StandbyVar = "WORKERD_STANDBY"
+
+const standbyWarm = "warm"
 
 // Marker is the value of WORKERD_WORKER for one worker.
 func Marker(instance, slug string, n int64) string {

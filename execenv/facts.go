@@ -50,27 +50,9 @@ func (p *Planner) commonFacts(ctx context.Context, m *manifest.Manifest) (*facts
 		f.content[m.Worker] = sum
 	}
 	var err error
-	if f.gpu, err = p.gpu(ctx, m); err != nil {
-		return nil, err
-	}
+	p.askGPUs(ctx, m, f)
 	f.secrets, err = secretSums(p.host, m, parseEnviron(p.host.Environ))
 	return f, err
-}
-
-// gpu resolves the policy. CheckSupported has refused those that need a device.
-func (p *Planner) gpu(ctx context.Context, m *manifest.Manifest) (GPU, error) {
-	none := GPU{Policy: "none", Devices: []string{}}
-	if m.GPU.Policy == "none" {
-		return none, nil
-	}
-	devices, err := p.host.GPUs.Devices(ctx)
-	if err != nil {
-		return GPU{}, &Error{Kind: Transient, Key: "gpu.policy", Msg: "GPU inventory", Err: err}
-	}
-	if len(devices) > 0 {
-		return GPU{}, &Error{Kind: Unsupported, Key: "gpu.policy", Msg: "this version of workerd places no GPUs; policy = \"none\" runs without"}
-	}
-	return none, nil
 }
 
 // checkCwd refuses a working directory that is missing, unless it is a folder that Prepare will make.

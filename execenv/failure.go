@@ -52,9 +52,9 @@ func runnerError(name string, code int, output []byte) *EngineError {
 	e := engineError(name, "exec", code, []byte(text))
 	switch {
 	case code == runnerCode && isFatal:
-		e.Msg = strings.TrimSpace(fatal)
+		e.Msg = message(fatal)
 	case usage != nil: // the whole help follows
-		e.Msg = string(usage)
+		e.Msg = message(string(usage))
 	case strings.Contains(text, "ERROR  :"), code == runnerCode && e.Kind == EngineUserNamespacesOff:
 	default:
 		return nil

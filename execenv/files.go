@@ -155,8 +155,8 @@ func WriteSDK(sdk fs.FS, dir string) error {
 	})
 }
 
-// WriteFile writes a file by rename, so that a reader sees the old content or the new and never half of it. A file that
-// has the content already is left alone.
+// WriteFile writes a file by rename, so that a reader sees the old content or the new and never half of it, after a loss of power
+// too. A file that has the content already is left alone.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil
@@ -167,8 +167,24 @@ func WriteFile(path string, data []byte, mode os.FileMode) error {
 	}
 	defer os.Remove(f.Name())
 	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir makes the names in a folder last. A file system that cannot do that keeps them in its own way.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	if err := d.Sync(); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOTSUP) {
+		return err
+	}
+	return nil
 }

@@ -44,7 +44,7 @@ func fingerprint(h Host, m *manifest.Manifest, pl *Plan, f *facts) string {
 		sum.add("setup", name, lessInherited(f.setup.Set[name], own[name]))
 	}
 	sum.add("setup unset", f.setup.Unset...)
-	sum.add("gpu", append([]string{pl.GPU.Policy, strconv.Itoa(pl.GPU.Count)}, pl.GPU.Devices...)...)
+	sum.add("gpu", append([]string{m.GPU.Policy, strconv.Itoa(m.GPU.Count)}, m.GPU.Devices...)...) // as asked for, not as found
 	return sum.hex()
 }
 

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"workerd/manifest"
+	"workerd/protocol/prototest"
 )
 
 // The tests with Live in their name run plans on real engines. They are skipped where an engine or its test image is
@@ -71,10 +71,7 @@ func needs(t *testing.T, kind, reason string) {
 	if reason == "" {
 		return
 	}
-	if slices.Contains(strings.Split(os.Getenv("WORKERD_TEST_REQUIRE"), ","), kind) {
-		t.Fatalf("%s is required: %s", kind, reason)
-	}
-	t.Skipf("%s: %s", kind, reason)
+	prototest.Needs(t, kind, reason)
 }
 
 // rig is a planner with one provider on a real engine.
@@ -101,10 +98,10 @@ func eachKind(t *testing.T, test func(t *testing.T, r *rig), kinds ...string) {
 func newRig(t *testing.T, kind, image string) *rig {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("it runs containers")
+		prototest.Needs(t, "long", "it runs containers")
 	}
 	h := testHost(t)
-	h.Instance = tag(t)[:8] // names and labels of its own
+	h.Instance = InstanceID(os.Getuid(), "test", tag(t)) // names and labels of its own
 	r := &rig{t: t, kind: kind, h: h, m: testManifest(t, "")}
 	m := r.m
 	m.Env.Kind, m.Env.ContainerPython, m.Env.Network = kind, "python3", "none"

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"workerd/manifest"
+	"workerd/protocol/prototest"
 )
 
 // startDocker starts a docker daemon of the test's own by argv, which is given the daemon's own flags, hands it the test image, and
@@ -19,7 +20,7 @@ import (
 func startDocker(t *testing.T, argv ...string) *rig {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("it starts a daemon")
+		prototest.Needs(t, "long", "it starts a daemon")
 	}
 	r := newRig(t, manifest.Docker, "small")
 	dir, err := os.MkdirTemp("/tmp", "wdd")
@@ -55,7 +56,7 @@ func startDocker(t *testing.T, argv ...string) *rig {
 	eventually(t, func() bool { return answers() || ended() }, "the daemon answers")
 	if ended() {
 		data, _ := os.ReadFile(log.Name())
-		t.Skipf("no such daemon can be had here%s", lastLines(data))
+		prototest.Needs(t, "docker", "no such daemon can be had here"+lastLines(data))
 	}
 	copyImage := exec.Command("sh", "-c", `docker save "$1" | docker -H "$2" load`, "sh", r.m.Env.Image, host)
 	output(t, copyImage)
@@ -82,12 +83,12 @@ open(os.path.expanduser("~/kept"), "w").write("x")
 // A daemon with userns-remap would make the worker somebody else.
 func TestLiveUsernsRemap(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("only root starts such a daemon")
+		prototest.Needs(t, "root", "nobody else starts such a daemon")
 	}
 	ranges, _ := os.ReadFile("/etc/subuid")
 	name, _, ok := strings.Cut(strings.TrimSpace(string(ranges)), ":")
 	if !ok {
-		t.Skip("/etc/subuid has no ranges")
+		prototest.Needs(t, "docker", "/etc/subuid has no ranges")
 	}
 	r := startDocker(t, "dockerd", "--userns-remap="+name)
 	info, err := r.engine().Info(t.Context())
@@ -100,10 +101,10 @@ func TestLiveUsernsRemap(t *testing.T) {
 // In a rootless daemon's containers root is the caller, and nobody else can be.
 func TestLiveRootlessDocker(t *testing.T) {
 	if os.Getuid() == 0 {
-		t.Skip("root has no rootless docker")
+		prototest.Needs(t, "user", "root has no rootless docker")
 	}
 	if _, err := exec.LookPath("rootlesskit"); err != nil {
-		t.Skip("no rootlesskit")
+		prototest.Needs(t, "docker", "no rootlesskit: "+err.Error())
 	}
 	r := startDocker(t, "rootlesskit", "--net=host", "--copy-up=/etc", "--copy-up=/run", "--propagation=rslave",
 		"sh", "-c", `rm -f /run/docker /run/containerd /run/xtables.lock; exec dockerd --rootless "$@"`, "sh")

@@ -164,7 +164,7 @@ func TestLiveCreatedNeverStarted(t *testing.T) {
 	cmd, err := r.p.Command(pl, w)
 	require.NoError(t, err)
 	_, err = e.Run(ctx, cmd)
-	assert.True(t, IsEngineError(err, EngineRefused), "%v", err)
+	assert.True(t, IsEngineError(err, EngineNoNetwork), "%v", err)
 	name := r.p.Container(pl, w).Name
 	c, err := e.Inspect(ctx, name)
 	require.NoError(t, err)
@@ -191,7 +191,7 @@ func TestLiveRefusals(t *testing.T) {
 		cmd, err := r.p.Command(pl, r.params())
 		require.NoError(t, err)
 		_, err = e.Run(ctx, cmd)
-		assert.True(t, IsEngineError(err, EngineRefused), "%v", err)
+		assert.True(t, IsEngineError(err, EngineNoNetwork), "%v", err)
 		assert.ErrorContains(t, err, "nosuchnetwork")
 		require.NoError(t, e.Remove(ctx, r.p.Container(pl, WorkerParams{N: r.n}).Name))
 
@@ -310,6 +310,7 @@ func TestLiveCase12DeviceRequests(t *testing.T) {
 		{[]string{"GPU-0aa", "GPU-1bb"}, "0 [GPU-0aa GPU-1bb]"},
 		{[]string{"GPU-0aa"}, "0 [GPU-0aa]"},
 		{nil, ""},
+		{[]string{"GPU-0aa", "GPU-1bb", "GPU-2cc", "GPU-3dd"}, "0 [GPU-0aa GPU-1bb GPU-2cc GPU-3dd]"}, // all of a machine
 	} {
 		w := r.params()
 		w.GPUs = c.gpus

@@ -102,9 +102,9 @@ func TestLiveMarkerIsTheWorkersAlone(t *testing.T) {
 		c, err := r.engine().Inspect(t.Context(), id)
 		require.NoError(t, err)
 		assert.NotZero(t, c.PID)
-		marker := MarkerVar + "=" + Marker(r.h.Instance, "ocr", r.n)
+		marker := Marker(r.h.Instance, "ocr", r.n)
 		for _, pid := range allPIDs() {
-			if has, _ := HasEnv(pid, marker); has {
+			if has, _ := HasMarker(pid, marker); has {
 				cmdline, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 				assert.NotContains(t, string(cmdline), "conmon")
 				assert.NotContains(t, string(cmdline), "podman\x00run")

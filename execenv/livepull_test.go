@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"workerd/protocol/prototest"
 )
 
 // startRegistry starts a registry on the loopback interface and returns its address.
@@ -20,7 +22,7 @@ func startRegistry(t *testing.T) string {
 	t.Helper()
 	bin, err := exec.LookPath("docker-registry")
 	if err != nil {
-		t.Skip("no docker-registry")
+		prototest.Needs(t, "docker", "no docker-registry: "+err.Error())
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

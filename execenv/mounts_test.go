@@ -36,7 +36,7 @@ func FuzzMountOption(f *testing.F) {
 	f.Add(`/"`, `/","source=/`)
 	f.Fuzz(func(t *testing.T, source, target string) {
 		if checkMountPath("", source) != nil || checkMountPath("", target) != nil {
-			t.Skip()
+			return // refused
 		}
 		for key, option := range map[string]string{
 			"target":      mountOption(Bind{source, target, ro}, "target", "readonly"),

@@ -22,7 +22,7 @@ type dialect interface {
 	// identity returns the flags that say who the worker is, and warnings; an error where it could not be the caller.
 	identity(h Host, f *facts) (flags, warnings []string, err error)
 	// gpus returns the flags for devices.
-	gpus(devices []string) []string
+	gpus(h Host, w WorkerParams) []string
 	// network returns the name of a network as the engine has it.
 	network(name string, info EngineInfo) string
 	// log returns the flags that bound the engine's log.
@@ -126,6 +126,7 @@ func (o oci) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 	d := dialects[f.ctr.engine.Engine]
 	env := containerEnv(h, m, f)
 	pl := newContainerPlan(h, m, f, env)
+	pl.keep = m.Env.KeepFailed
 	pl.Engine, pl.Image, pl.ImageID = f.ctr.engine.Engine, m.Env.Image, f.ctr.image.ID
 	source, target := homeOf(h, m, env, f.binds)
 	if source != target {
@@ -146,11 +147,12 @@ func (o oci) Plan(h Host, m *manifest.Manifest, f *facts) *Plan {
 	}
 	c.args = append(c.args, fixed(f.ctr.engine.Bin, "run", "--detach"), nameArg(h, pl), labelArgs(h, pl))
 	c.args = append(c.args, fixed(options...))
-	if flags, ok := d.umask(f.ctr.umask); ok { // inherited, as the environment of a venv worker is, so no part of options
+	c.args = append(c.args, fixed(d.log(h.LogMaxSize)...)) // a setting of the site's, which no worker sees
+	if flags, ok := d.umask(f.ctr.umask); ok {             // inherited, as the environment of a venv worker is, so no part of options
 		c.args = append(c.args, fixed(flags...))
 	}
 	if f.gpu.Count > 0 {
-		c.args = append(c.args, arg{text: d.gpus([]string{"<gpus>"}), fill: func(w WorkerParams, _ ContainerSpec) []string { return d.gpus(w.GPUs) }})
+		c.args = append(c.args, arg{text: d.gpus(h, WorkerParams{GPUs: []string{"<gpus>"}}), fill: func(w WorkerParams, _ ContainerSpec) []string { return d.gpus(h, w) }})
 	}
 	label := map[string]string{"shared": "z", "private": "Z"}[m.Env.SELinux]
 	for _, b := range pl.Binds {
@@ -197,9 +199,16 @@ func labelArgs(h Host, pl *Plan) arg {
 		}
 		return out
 	}
+	keep := map[string]string{}
+	if pl.keep {
+		keep[LabelKeep] = "1"
+	}
 	shown := containerLabels(h.Instance, pl.Slug, pl.Fingerprint, 0, []string{"<gpus>"}, "<attempt>")
 	shown[LabelWorker] = "<n>"
-	return arg{text: list(shown), fill: func(_ WorkerParams, spec ContainerSpec) []string { return list(spec.Labels) }}
+	return arg{
+		text: append(list(shown), list(keep)...),
+		fill: func(_ WorkerParams, spec ContainerSpec) []string { return append(list(spec.Labels), list(keep)...) },
+	}
 }
 
 // options are the flags that are the same for all workers and say what the worker can see and do, binds apart.
@@ -218,7 +227,6 @@ func (o oci) options(d dialect, h Host, m *manifest.Manifest, f *facts) []string
 	}
 	out = append(out, "--network", d.network(m.Env.Network, info))
 	out = append(out, limitFlags(m, info)...)
-	out = append(out, d.log(h.LogMaxSize)...)
 	return append(out, d.more(f)...)
 }
 

@@ -36,6 +36,7 @@ type Plan struct {
 	dirs       []promise       // what Prepare makes
 	files      []planFile      // what Prepare writes
 	carry      *carrier        // nil for a venv
+	keep       bool            // env.keep_failed
 	view       *view           // what a container worker can see of the plan; nil for a venv
 }
 
@@ -60,12 +61,14 @@ type User struct {
 	Groups []int `json:"groups"`
 }
 
-// GPU is what the worker is to have, with "auto" resolved: the devices are chosen at start, of Devices where that is not empty.
+// GPU is what the worker is to have: the devices are chosen at start, of Devices where that is not empty. Policy is "none" also for
+// "auto" where it is certain that there is no GPU.
 type GPU struct {
 	Policy  string   `json:"policy"`
 	Count   int      `json:"count"`
 	Memory  int64    `json:"memory"`
 	Devices []string `json:"devices"`
+	amd     bool     // there are AMD cards
 }
 
 // WorkerParams is what one worker has of its own.
@@ -73,7 +76,12 @@ type WorkerParams struct {
 	N      int64    // the worker's number, never repeated within an instance
 	Socket string   // absolute path of the worker socket, at most 107 bytes
 	Tmp    string   // its own TMPDIR, existing, at most 70 bytes
-	GPUs   []string // UUIDs; empty for none
+	GPUs   []string // UUIDs, or indices where nobody could be asked for those; empty for none
+	Nodes  []string // device nodes of the AMD cards among them
+	// Indices are those of GPUs, -1 for one that has none of its own or is not known; nil: none is known.
+	Indices []int
+	// Warm: it is a warm standby, see StandbyVar. Only of a plan whose manifest says serve.standby = "warm".
+	Warm bool
 	// Attempt names one try to start the worker: the label workerd.attempt of its container.
 	Attempt string
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"workerd/execenv/gpu"
+	"workerd/execenv/gpu/gputest"
 	"workerd/identity"
 	"workerd/manifest"
 )
@@ -125,12 +126,14 @@ func TestFingerprint(t *testing.T) {
 		"interpreter":         func(w *world) { w.f = func(f *facts) { f.interp.Stamp = "1 3 " } },
 		"setup":               func(w *world) { w.f = func(f *facts) { f.setup.Set["CUDA_HOME"] = "/opt/cuda2" } },
 		"setup unset":         func(w *world) { w.f = func(f *facts) { f.setup.Unset = nil } },
-		"number of GPUs":      func(w *world) { w.f = func(f *facts) { f.gpu = GPU{Policy: "shared", Count: 1} } },
+		"number of GPUs":      func(w *world) { w.m.GPU.Count = 2 },
+		"policy for GPUs":     func(w *world) { w.m.GPU.Policy = "shared" },
 	} {
 		assert.NotEqual(t, base, sum(change), name)
 	}
 	// What it does not see, or what may not reload a model.
 	for name, change := range map[string]func(*world){
+		"GPUs that are there":   func(w *world) { w.f = func(f *facts) { f.gpu = GPU{Policy: "auto", Count: 1} } },
 		"inherited environment": func(w *world) { w.h.Environ = append(w.h.Environ, "LANG=de_DE", "NEW=1", "SSH_TTY=/dev/pts/1") },
 		"PATH that a setup extended": func(w *world) {
 			w.h.Environ = append(w.h.Environ, "PATH=/elsewhere:/bin")
@@ -196,11 +199,9 @@ func TestInstanceID(t *testing.T) {
 
 func TestUnsupported(t *testing.T) {
 	all := fixedManifest()
-	all.GPU.Policy = "exclusive"
-	all.Serve.Standby, all.Serve.Protocol = "hot", "http"
-	all.Serve.Allow = manifest.Allow{Users: []string{"bob"}, Groups: []string{"lab"}}
-	want := []string{"gpu.policy", "serve.standby", "serve.protocol", "serve.allow.users", "serve.allow.groups"}
-	values := []string{"exclusive", "hot", "http", "bob", "lab"}
+	all.Serve.Protocol = "http"
+	want := []string{"serve.protocol"}
+	values := []string{"http"}
 	var keys []string
 	for i, p := range CheckSupported(all) {
 		keys = append(keys, p.Key)
@@ -219,22 +220,60 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-type someGPUs struct{}
+// What is asked of the GPUs is in the plan; which ones a worker gets is decided at its start. The fingerprint says what was asked for:
+// a card that comes or goes reloads no model.
+func TestPlanAsksForGPUs(t *testing.T) {
+	card := gpu.Device{UUID: "GPU-a", Vendor: gpu.NVIDIA}
+	var inv gputest.Fake
+	h := testHost(t)
+	h.GPUs = &inv
+	base := hostPython(t, "")
+	plan := func(policy string, devices ...string) *Plan {
+		t.Helper()
+		copied := *base
+		m := &copied
+		m.GPU = manifest.GPU{Policy: policy, Count: 1, Memory: 1 << 30, Devices: devices}
+		pl, err := testPlanner(h).Plan(t.Context(), m)
+		require.NoError(t, err)
+		return pl
+	}
+	inv.Set(gpu.Snapshot{})
+	without := plan("auto")
+	assert.Equal(t, "none", without.GPU.Policy, "it is certain: nothing is asked at a start")
+	assert.Empty(t, without.Env["CUDA_VISIBLE_DEVICES"])
+	assert.Contains(t, strings.Join(plan("shared").Warnings, "\n"), `no GPU is found here, so with "shared" requests are answered with no_gpu`)
 
-func (someGPUs) Devices(context.Context) ([]gpu.Device, error) {
-	return []gpu.Device{{UUID: "GPU-a"}}, nil
+	inv.Set(gpu.Snapshot{Problem: "NVML: mismatch"})
+	assert.Equal(t, "auto", plan("auto").GPU.Policy, "nobody knows yet")
+
+	inv.Set(gpu.Snapshot{Devices: []gpu.Device{card}})
+	with := plan("auto")
+	assert.Equal(t, GPU{Policy: "auto", Count: 1, Memory: 1 << 30, Devices: []string{}}, with.GPU)
+	assert.Equal(t, without.Fingerprint, with.Fingerprint)
+	assert.Equal(t, "PCI_BUS_ID", with.Env["CUDA_DEVICE_ORDER"])
+	assert.NotContains(t, with.Env, "ROCR_VISIBLE_DEVICES")
+	assert.NotEqual(t, with.Fingerprint, plan("auto", "0").Fingerprint)
+	assert.Contains(t, strings.Join(plan("shared", "0", "7").Warnings, "\n"), "gpu.devices[1]: 7: no such GPU")
+
+	c := workerCommand(t, h, with, WorkerParams{GPUs: []string{"GPU-a"}})
+	assert.Contains(t, c.Env, "CUDA_VISIBLE_DEVICES=GPU-a")
+	assert.Contains(t, c.Env, "WORKERD_GPUS=GPU-a")
+
+	inv.Set(gpu.Snapshot{Devices: []gpu.Device{{UUID: "GPU-b", Vendor: gpu.AMD, Render: "/dev/dri/renderD128"}}})
+	c = workerCommand(t, h, plan("auto"), WorkerParams{GPUs: []string{"GPU-b"}, Nodes: []string{"/dev/dri/renderD128"}})
+	assert.Contains(t, c.Env, "ROCR_VISIBLE_DEVICES=GPU-b")
+	assert.Contains(t, c.Env, "CUDA_VISIBLE_DEVICES=")
 }
 
-// With a device, auto would be shared, which this version cannot do: refused, and not run without.
-func TestAutoWithADeviceIsRefused(t *testing.T) {
-	h := testHost(t)
-	h.GPUs = someGPUs{}
-	m := hostPython(t, "")
-	_, err := testPlanner(h).Plan(context.Background(), m)
-	assert.ErrorContains(t, err, "gpu.policy")
-	m.GPU.Policy = "none"
-	_, err = testPlanner(h).Plan(context.Background(), m)
-	assert.NoError(t, err)
+func workerCommand(t *testing.T, h Host, pl *Plan, w WorkerParams) Command {
+	t.Helper()
+	w.N, w.Socket, w.Tmp = 1, filepath.Join(h.RuntimeDir, "1.sock"), t.TempDir()
+	if len(w.Tmp) > TmpLimit {
+		w.Tmp = "/tmp"
+	}
+	c, err := testPlanner(h).Command(pl, w)
+	require.NoError(t, err)
+	return c
 }
 
 func TestPlanRefuses(t *testing.T) {
@@ -245,6 +284,9 @@ func TestPlanRefuses(t *testing.T) {
 	}{
 		{"NUL in a variable", func(m *manifest.Manifest) { m.Env.Variables = map[string]string{"A": "x\x00y"} }, "env.variables.A: holds a NUL byte"},
 		{"NUL in an argument", func(m *manifest.Manifest) { m.Args = []string{"ok", "\x00"} }, "args[1]: holds a NUL byte"},
+		{"DOS line break for Apptainer", func(m *manifest.Manifest) {
+			m.Env.Kind, m.Env.Variables = manifest.Apptainer, map[string]string{"A": "x\r\ny"}
+		}, "env.variables.A: Apptainer takes the carriage return out"},
 		{"name with =", func(m *manifest.Manifest) { m.Env.Variables = map[string]string{"A=B": "x"} }, "cannot be the name of a variable"},
 		{"workerd's own variable", func(m *manifest.Manifest) { m.Env.Variables = map[string]string{MarkerVar: "x"} }, "workerd sets this variable itself"},
 		{"workerd's own as secret", func(m *manifest.Manifest) {
@@ -320,7 +362,7 @@ func TestCheckWarns(t *testing.T) {
 	m.Env.PassEnv = []string{"CUDA_VISIBLE_DEVICES", "H*"}
 	m.Env.Variables = map[string]string{"TMPDIR": "/var/tmp"}
 	warnings := strings.Join(p.Check(m), "\n")
-	for _, want := range []string{"limits: this version of workerd cannot enforce", "CUDA_VISIBLE_DEVICES is set by the manifest", "TMPDIR is set by the manifest"} {
+	for _, want := range []string{"cannot be enforced where this runs, since no delegated cgroup was looked for", "CUDA_VISIBLE_DEVICES is set by the manifest", "TMPDIR is set by the manifest"} {
 		assert.Contains(t, warnings, want)
 	}
 	pl, err := p.Plan(context.Background(), m)

@@ -3,6 +3,7 @@ package execenv
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,13 +26,18 @@ type Host struct {
 	CacheDir   string
 	ScratchDir string // setting scratch_dir; may be empty
 	HFHome     string // setting hf_home; may be empty
-	SDKDir     string // where WriteSDK put the Python SDK; may be empty
+	SDKDir     string // where Prepare puts the Python SDK; may be empty
+	SDK        fs.FS  // the files of the Python SDK; nil: they are in SDKDir already
 	Environ    []string
 	// EngineTimeout bounds each probe.
 	EngineTimeout time.Duration
 	// LogMaxSize bounds the log that an engine keeps of a container, in bytes; 0: 10 MiB.
 	LogMaxSize int64
-	preparing  bool // the plan is of a prepare script: the weights are writable
+	// Cgroups is what workers that are processes of the host can be limited by.
+	Cgroups   CgroupState
+	preparing bool // the plan is of a prepare script: the weights are writable
+	// CDIDirs are the folders of CDI specifications; nil: those that engines read.
+	CDIDirs []string
 	// GPUs lists the devices; nil for none.
 	GPUs gpu.Inventory
 }
@@ -60,6 +66,9 @@ func NewPlanner(h Host, run Runner) *Planner {
 	}
 	if h.LogMaxSize <= 0 {
 		h.LogMaxSize = defaultLogMaxSize
+	}
+	if h.CDIDirs == nil {
+		h.CDIDirs = []string{"/etc/cdi", "/var/run/cdi"}
 	}
 	if h.GPUs == nil {
 		h.GPUs = gpu.None{}
@@ -129,16 +138,24 @@ func (p *Planner) Command(pl *Plan, w WorkerParams) (Command, error) {
 	}
 	env := environ(pl.Env).clone()
 	gpus := strings.Join(w.GPUs, ",")
+	cuda, rocr := gpus, ""
+	if len(w.Nodes) > 0 {
+		cuda, rocr = "", gpus
+	}
 	for name, value := range map[string]string{
 		"WORKERD_SOCKET":       w.Socket,
 		MarkerVar:              Marker(p.host.Instance, pl.Slug, w.N),
 		"WORKERD_GPUS":         gpus,
-		"CUDA_VISIBLE_DEVICES": gpus, // empty for no GPU: unset would be all of them
+		"CUDA_VISIBLE_DEVICES": cuda, // empty for no GPU: unset would be all of them
+		"ROCR_VISIBLE_DEVICES": rocr,
 		"TMPDIR":               w.Tmp,
 	} {
-		if !pl.overridden[name] {
+		if _, known := env[name]; known && !pl.overridden[name] {
 			env[name] = value
 		}
+	}
+	if w.Warm {
+		env[StandbyVar] = standbyWarm
 	}
 	own := parseEnviron(p.host.Environ)
 	for name, s := range pl.secrets {
@@ -156,8 +173,14 @@ func (p *Planner) Command(pl *Plan, w WorkerParams) (Command, error) {
 
 // Prepare makes the folders that a plan needs and that may be made: the provider's cache, work_root, and binds with
 // create = true, all as the caller. A work_root gets the mode that the caller's umask leaves, the others are 0700. It also
-// writes the identity files of containers. It may be called again before every start.
+// writes the SDK and the identity files of containers. It is called before every start: people empty caches, and no start
+// must fail for that.
 func (p *Planner) Prepare(pl *Plan) error {
+	if p.host.SDK != nil {
+		if err := WriteSDK(p.host.SDK, p.host.SDKDir); err != nil {
+			return &Error{Kind: Transient, Msg: "write the Python SDK", Err: errCause(err)}
+		}
+	}
 	for _, d := range pl.dirs {
 		if err := os.MkdirAll(d.path, d.create); err != nil {
 			return &Error{Kind: Transient, Key: d.key, Msg: "make folder " + d.path, Err: errCause(err)}
@@ -198,6 +221,9 @@ func checkValues(m *manifest.Manifest) error {
 	}
 	for _, name := range sortedKeys(m.Env.Variables) {
 		errs = append(errs, bad("env.variables."+name, m.Env.Variables[name]), badName("env.variables."+name, name))
+		if m.Env.Kind == manifest.Apptainer && strings.Contains(m.Env.Variables[name], "\r\n") {
+			errs = append(errs, permanent("env.variables."+name, "%s", noCRLF))
+		}
 	}
 	for _, name := range sortedKeys(m.Env.Secrets) {
 		errs = append(errs, badName("env.secrets."+name, name))
@@ -209,6 +235,9 @@ func checkValues(m *manifest.Manifest) error {
 	}
 	return nil
 }
+
+// noCRLF is why Apptainer cannot be given a value with a DOS line break.
+const noCRLF = "Apptainer takes the carriage return out of a line break that has one, so the worker would be given another value: use plain line breaks"
 
 // badName refuses names that cannot be a variable's, and those by which workerd tells a worker what it is.
 func badName(key, name string) error {
@@ -224,5 +253,5 @@ func badName(key, name string) error {
 // reservedVars are what a manifest may not set: workerd finds the worker and all that it forked by them.
 var reservedVars = map[string]bool{
 	"WORKERD_SOCKET": true, MarkerVar: true, "WORKERD_PROVIDER": true, "WORKERD_PROVIDER_DIR": true,
-	"WORKERD_WEIGHTS": true, "WORKERD_WORK_ROOT": true, "WORKERD_GPUS": true, "WORKERD_STOP_TIMEOUT": true,
+	"WORKERD_WEIGHTS": true, "WORKERD_WORK_ROOT": true, "WORKERD_GPUS": true, "WORKERD_STOP_TIMEOUT": true, StandbyVar: true,
 }

@@ -29,10 +29,13 @@ func (podmanDialect) identity(h Host, f *facts) (flags, warnings []string, err e
 }
 
 // gpus: podman takes --gpus and does nothing.
-func (podmanDialect) gpus(devices []string) []string {
+func (podmanDialect) gpus(h Host, w WorkerParams) []string {
+	if len(w.Nodes) > 0 {
+		return amdFlags(w.Nodes)
+	}
 	var out []string
-	for _, d := range devices {
-		out = append(out, "--device", "nvidia.com/gpu="+d)
+	for _, name := range cdiNames(h.CDIDirs, w) {
+		out = append(out, "--device", "nvidia.com/gpu="+name)
 	}
 	return out
 }

@@ -139,28 +139,71 @@ func numbers(dir string) []int {
 	return out
 }
 
-// HasEnv says whether the environment that a process was executed with has exactly this NAME=value entry. blank says that
-// it read as empty, as that of a process in the middle of exec does. One that may not be read has nothing.
-func HasEnv(pid int, entry string) (has, blank bool) {
-	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+// markerVars are the names under which a process carries its marker: Apptainer is given it to hand it on.
+var markerVars = [][]byte{[]byte(MarkerVar + "="), []byte("APPTAINERENV_" + MarkerVar + "="), []byte("SINGULARITYENV_" + MarkerVar + "=")}
+
+// Apptainer's runner has the marker in its configuration only, from early on until it has started the worker: the variables that
+// hold that are named ENGINE_CONFIG and a number.
+var (
+	runnerConfig = []byte("ENGINE_CONFIG")
+	configMarker = []byte(`"` + MarkerVar + `":"`)
+)
+
+// markerIn returns the marker that an entry of an environment holds; "" for another entry.
+func markerIn(entry []byte) string {
+	for _, name := range markerVars {
+		if value, ok := bytes.CutPrefix(entry, name); ok {
+			return string(value)
+		}
+	}
+	if bytes.HasPrefix(entry, runnerConfig) {
+		_, rest, _ := bytes.Cut(entry, configMarker)
+		value, _, _ := bytes.Cut(rest, []byte{'"'}) // a marker has no byte that JSON would escape
+		return string(value)
+	}
+	return ""
+}
+
+// HasMarker says whether a process descends from the worker with this marker. blank says that its environment read as empty, as that
+// of a process in the middle of exec does. One that may not be read has nothing.
+func HasMarker(pid int, marker string) (has, blank bool) {
+	data, err := readEnv(pid)
 	if err != nil {
 		return false, false
+	}
+	for v := range bytes.SplitSeq(data, []byte{0}) {
+		if markerIn(v) == marker {
+			return true, false
+		}
+	}
+	return false, len(data) == 0
+}
+
+// MarkerOf returns the marker of the worker that a process descends from, of whatever instance; "" where it has none, or may not be
+// read. blank is as HasMarker's.
+func MarkerOf(pid int) (marker string, blank bool) {
+	data, err := readEnv(pid)
+	if err != nil {
+		return "", false
+	}
+	for v := range bytes.SplitSeq(data, []byte{0}) {
+		if marker := markerIn(v); marker != "" {
+			return marker, false
+		}
+	}
+	return "", len(data) == 0
+}
+
+// readEnv reads the environment that a process was executed with.
+func readEnv(pid int) ([]byte, error) {
+	f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		return nil, err
 	}
 	defer f.Close()
 	const most = 4 << 20 // a stack of the usual 8 MiB takes a quarter of it; this is more
 	data, err := io.ReadAll(io.LimitReader(f, most))
-	if err != nil {
-		return false, false
-	}
-	if len(data) == 0 {
-		return false, true
-	}
-	for v := range bytes.SplitSeq(bytes.TrimSuffix(data, []byte{0}), []byte{0}) {
-		if string(v) == entry {
-			return true, false
-		}
-	}
-	return false, false
+	return bytes.TrimSuffix(data, []byte{0}), err
 }
 
 // BootID returns the kernel's identifier of this boot.

@@ -73,18 +73,22 @@ func TestChildPIDs(t *testing.T) {
 	assert.Empty(t, ChildPIDs(1<<30))
 }
 
-func TestHasEnv(t *testing.T) {
-	cmd := start(t, &exec.Cmd{Path: "/bin/sleep", Args: []string{"sleep", tag(t)}, Env: []string{"A=1", "LONG=" + strings.Repeat("x", 100_000), "B=2=3"}})
-	eventually(t, func() bool { _, blank := HasEnv(cmd.Process.Pid, ""); return !blank }, "it is executed")
-	for entry, want := range map[string]bool{"A=1": true, "B=2=3": true, "A=": false, "A=12": false, "=1": false, "B=2": false, "": false} {
-		has, blank := HasEnv(cmd.Process.Pid, entry)
-		assert.Equal(t, want, has, entry)
-		assert.False(t, blank)
+func TestHasMarker(t *testing.T) {
+	for _, name := range []string{"WORKERD_WORKER", "APPTAINERENV_WORKERD_WORKER", "SINGULARITYENV_WORKERD_WORKER"} {
+		cmd := start(t, &exec.Cmd{Path: "/bin/sleep", Args: []string{"sleep", tag(t)}, Env: []string{"A=1", "LONG=" + strings.Repeat("x", 100_000), name + "=i/ocr/7"}})
+		eventually(t, func() bool { _, blank := HasMarker(cmd.Process.Pid, "none"); return !blank }, "it is executed")
+		for marker, want := range map[string]bool{"i/ocr/7": true, "i/ocr/77": false, "i/ocr/": false, "1": false} {
+			has, blank := HasMarker(cmd.Process.Pid, marker)
+			assert.Equal(t, want, has, marker)
+			assert.False(t, blank)
+		}
+		marker, _ := MarkerOf(cmd.Process.Pid)
+		assert.Equal(t, "i/ocr/7", marker)
 	}
-	has, blank := HasEnv(1<<30, "A=1")
+	has, blank := HasMarker(1<<30, "i/ocr/7")
 	assert.False(t, has || blank)
 	none := start(t, &exec.Cmd{Path: "/bin/sleep", Args: []string{"sleep", tag(t)}, Env: []string{}})
-	has, blank = HasEnv(none.Process.Pid, "A=1")
+	has, blank = HasMarker(none.Process.Pid, "i/ocr/7")
 	assert.False(t, has)
 	assert.True(t, blank)
 }

@@ -103,5 +103,8 @@ func TestApptainerWarnsOfLimits(t *testing.T) {
 	h, m := fixedHost(), fixedManifest()
 	assert.Empty(t, apptainer{}.Check(h, m))
 	m.Limits.Memory, m.Limits.ShmSize = 1, 1
-	assert.Contains(t, apptainer{}.Check(h, m)[0], "limits.memory, limits.shm_size: ")
+	got := apptainer{}.Check(h, m)
+	require.Len(t, got, 2)
+	assert.Contains(t, got[0], "limits.memory cannot be enforced where this runs")
+	assert.Contains(t, got[1], "limits.shm_size")
 }

@@ -330,18 +330,27 @@ func findTool(env []string, name string) (string, error) {
 // quote makes s one word of a shell, whatever bytes it holds.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// lastLines returns the end of what a command printed, for a message.
+// mostLines is how many lines of what a command printed stand in a message.
+const mostLines = 5
+
+// lastLines returns the end of what a command printed, to follow a message.
 func lastLines(out []byte) string {
-	const most, longest = 5, 300
-	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(out), "?")), "\n")
-	lines = lines[max(0, len(lines)-most):]
+	if text := message(string(out)); text != "" {
+		return ": " + text
+	}
+	return ""
+}
+
+// message returns the end of what a command printed, as a message. Of a long line the middle is left out: what is wrong stands
+// first, and in what engines wrap around each other's errors last.
+func message(out string) string {
+	const longest = 500
+	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(out, "?")), "\n")
+	lines = lines[max(0, len(lines)-mostLines):]
 	for i, l := range lines {
 		if len(l) > longest {
-			lines[i] = strings.ToValidUTF8(l[:longest], "") + "..."
+			lines[i] = strings.ToValidUTF8(l[:longest/2], "") + " ... " + strings.ToValidUTF8(l[len(l)-longest/2:], "")
 		}
 	}
-	if len(lines) == 1 && lines[0] == "" {
-		return ""
-	}
-	return ": " + strings.Join(lines, "\n")
+	return strings.Join(lines, "\n")
 }

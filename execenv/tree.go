@@ -240,12 +240,8 @@ func (k *treeKill) proves(st Stat) (proof, blank bool) {
 	if k.Marker == "" {
 		return false, false
 	}
-	proof, blank = HasEnv(st.PID, MarkerVar+"="+k.Marker)
-	if blank {
-		now, err := ReadStat(st.PID)
-		blank = err == nil && !now.NoEnv && !now.Dead()
-	}
-	return proof, blank
+	proof, blank = HasMarker(st.PID, k.Marker)
+	return proof, blank && inExec(st.PID)
 }
 
 func (k *treeKill) isRoot(st Stat) bool {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -169,6 +170,34 @@ func TestKillInstance(t *testing.T) {
 	assert.Empty(t, sleeps(mine))
 	assert.Len(t, sleeps(kept), 1)
 	assert.Len(t, sleeps(strange), 1)
+}
+
+// What mounted the image of a worker goes with its runner, which may have no title yet, or only its configuration, or be stopped.
+func TestKillInstanceEndsRunners(t *testing.T) {
+	for name, env := range map[string]string{
+		"early":  "APPTAINERENV_" + MarkerVar + "=" + instance + "/sif/1",
+		"config": `ENGINE_CONFIG1={"apptainerEnv":{"USER":"u","` + MarkerVar + `":"` + instance + `/sif/1","X":"y"}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			helper := filepath.Join(dir, "squashfuse_ll")
+			require.NoError(t, os.Symlink("/bin/sleep", helper))
+			tg := tag(t)
+			runner := start(t, &exec.Cmd{Path: "/bin/sh", Args: []string{"sh", "-c", `env -i "$0" $1 & wait`, helper, tg}, Env: []string{env}})
+			eventually(t, func() bool {
+				mounted := ChildPIDs(runner.Process.Pid)
+				if len(mounted) != 1 {
+					return false
+				}
+				st, err := ReadStat(mounted[0])
+				return err == nil && st.Comm == "squashfuse_ll"
+			}, "it has mounted")
+			require.NoError(t, runner.Process.Signal(unix.SIGSTOP))
+			kids.KillInstance(instance, func(marker string) bool { return marker != instance+"/sif/1" }) // whose own child it is only here
+			require.Error(t, runner.Wait())
+			eventually(t, func() bool { return len(tagged(tg)) == 0 }, "its helper is gone")
+		})
+	}
 }
 
 // A session number or a root that is not the worker's any more proves nothing.

@@ -169,7 +169,7 @@ func (v venv) env(h Host, m *manifest.Manifest, f *facts) environ {
 	dropSecrets(e, m.Env.Secrets)
 	setVariables(e, m) // once more: they win over the setup too
 	over := overridden(h, m)
-	for name, value := range perWorker(h, m.Slug, f.gpu) {
+	for name, value := range perWorker(h, m, f.gpu) {
 		if !over[name] {
 			e[name] = value
 		}
@@ -185,7 +185,7 @@ func (v venv) env(h Host, m *manifest.Manifest, f *facts) environ {
 func overridden(h Host, m *manifest.Manifest) map[string]bool {
 	over := map[string]bool{}
 	own := parseEnviron(h.Environ)
-	for name := range perWorker(h, m.Slug, GPU{}) {
+	for name := range perWorker(h, m, GPU{}) {
 		if reservedVars[name] {
 			continue
 		}
@@ -243,10 +243,7 @@ func dirsToMake(h Host, m *manifest.Manifest, f *facts) []promise {
 
 // Check implements Runtime.
 func (venv) Check(h Host, m *manifest.Manifest) []string {
-	var out []string
-	if l := m.Limits; l.Memory != 0 || l.CPUs != 0 || l.Pids != manifest.DefaultPids || l.ShmSize != manifest.DefaultShmSize {
-		out = append(out, "limits: this version of workerd cannot enforce limits on a venv worker, which needs a delegated cgroup: it runs without")
-	}
+	out := cgroupWarnings(h, m)
 	over := overridden(h, m)
 	if over["CUDA_VISIBLE_DEVICES"] {
 		out = append(out, "env: CUDA_VISIBLE_DEVICES is set by the manifest, so the worker may use GPUs that workerd knows nothing of")
