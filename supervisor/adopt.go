@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"workerd/execenv"
-	"workerd/protocol"
 )
 
 // FindLeftovers looks for the workers of an earlier workerd of this instance that was killed. Those with a record wait for the
@@ -39,7 +38,7 @@ func (s *Supervisor) FindLeftovers() {
 			r.remove()
 			continue
 		}
-		if has, _ := execenv.HasEnv(r.PID, execenv.MarkerVar+"="+r.marker()); !has && !execenv.IsRunner(r.PID) {
+		if has, _ := execenv.HasMarker(r.PID, r.marker()); !has && !execenv.IsRunner(r.PID) {
 			p.release() // a stranger who got the pid in the same tick: not ours to touch
 			r.remove()
 			continue
@@ -51,11 +50,14 @@ func (s *Supervisor) FindLeftovers() {
 	if killed := s.children.KillInstance(s.cfg.Instance, func(marker string) bool { return keep[marker] }); len(killed) > 0 {
 		s.log.Warn("ended workers that an earlier workerd left without a record", keyPID, killed)
 	}
+	s.sweepCgroups()
 	var tmp []string
 	for _, r := range s.leftovers {
+		s.numbers.above(r.N) // somebody may have deleted the state directory
 		s.recorded[r.Slug+"/"+strconv.FormatInt(r.N, 10)] = true
 		tmp = append(tmp, r.Tmp)
 	}
+	s.first = s.numbers.peek()
 	s.cfg.Planner.SweepTmp(tmp)
 	s.sweepSockets(dir)
 }
@@ -80,7 +82,7 @@ func (s *Supervisor) sweepFronts() {
 		if s.lookup(slug) != nil {
 			continue
 		}
-		l, err := protocol.Listen(socket) // only where nobody does
+		l, err := s.cfg.Listeners.Listen(slug, socket, nil) // only where nobody does
 		if err != nil {
 			s.log.Warn("a front socket without provider is left", keySocket, socket, keyError, err)
 			continue
@@ -89,6 +91,7 @@ func (s *Supervisor) sweepFronts() {
 		_ = os.Remove(filepath.Join(s.cfg.RuntimeDir, slug+".sock"))
 		_ = os.Remove(socket)
 		_ = os.Remove(dir)
+		s.cfg.Listeners.Forget(slug)
 	}
 }
 
@@ -120,6 +123,7 @@ func (s *Supervisor) endLeftover(r *record, patience time.Duration, why string) 
 		s.endContainer(r, patience)
 		return
 	}
+	group := s.adoptCgroup(r, nil)
 	if p, err := adoptProcess(r.PID, r.Start, s.children); err == nil {
 		log.Info("the worker of an earlier workerd is ended")
 		if patience > 0 {
@@ -137,8 +141,14 @@ func (s *Supervisor) endLeftover(r *record, patience time.Duration, why string) 
 		}
 		p.release()
 	}
+	if group != nil {
+		group.Kill()
+	}
 	s.children.KillTree(execenv.Tree{Marker: r.marker()}, execenv.Full)
 	execenv.KillHelpers(r.PID, r.Start)
+	if group != nil {
+		group.Remove()
+	}
 	r.remove()
 }
 
@@ -151,26 +161,62 @@ func (p *provider) adopt() {
 		p.adoptContainers(left)
 		return
 	}
-	seats := p.seats()
-	var end []*record
+	end := p.inherit(left, func(r *record) (body, error) {
+		proc, err := adoptProcess(r.PID, r.Start, p.sup.children)
+		if err != nil {
+			return nil, err
+		}
+		return &processBody{proc, r.marker(), p.sup.adoptCgroup(r, &p.spec.manifest.Limits)}, nil
+	})
+	p.endThenBoot(end)
+}
+
+// inherit gives leftovers of the version in force their places, and returns those that there is none for.
+func (p *provider) inherit(left []*record, find func(*record) (body, error)) (end []*record) {
+	var usable []*record
+	bodies := map[*record]body{}
 	for _, r := range left {
-		if p.held || r.Run != p.spec.run || len(seats) == 0 {
+		if p.closing != open || p.held || r.Run != p.spec.run {
 			end = append(end, r)
 			continue
 		}
-		f, err := adoptLife(p, r, p.spec)
-		if err != nil {
-			r.remove()
+		b, err := find(r)
+		if err != nil { // it has just died; what it left has not
+			end = append(end, r)
 			continue
 		}
-		w := seats[0]
-		seats = seats[1:]
-		w.life, w.restarts = f, r.Restarts
-		p.track(f)
-		p.move(w, evStart, "adopted from the workerd before")
-		p.limitStart(f)
+		usable, bodies[r] = append(usable, r), b
 	}
-	p.endThenBoot(end)
+	seats := p.seats()
+	seated, standby, others := heirs(usable, len(seats), standbyMode(p.manifest))
+	for i, r := range seated {
+		p.takeIn(seats[i], r, bodies[r])
+	}
+	if s := p.standby(); standby != nil && s != nil {
+		p.takeIn(s, standby, bodies[standby])
+	}
+	for _, r := range others {
+		bodies[r].release()
+	}
+	return append(end, others...)
+}
+
+// takeIn makes a worker of a leftover. Its process is not a child of ours, and it has its places already.
+func (p *provider) takeIn(w *worker, r *record, b body) {
+	f := makeLife(p, r.N, p.spec)
+	f.restarts, f.adopted = r.Restarts, true
+	f.started = time.Now().Add(-execenv.Age(r.Start)) // not r.Started, which a clock gave that may have been set since
+	f.standby, f.parked = r.Standby, w.standby
+	if w.standby && r.Standby == "" { // it served: one that has loaded
+		f.standby = standbyMode(p.manifest)
+	}
+	f.paths = paths{socket: r.Socket, tmp: r.Tmp, log: r.Log}
+	p.inheritGPUs(w, f, r)
+	f.begin(b)
+	w.life, w.restarts = f, r.Restarts
+	p.track(f)
+	p.move(w, evStart, "adopted from the workerd before")
+	p.limitStart(f)
 }
 
 // endThenBoot ends leftovers that are of no use, and then boots what is missing.
@@ -195,7 +241,7 @@ func (p *provider) adopted() {
 	p.boot()
 	p.demand()
 	if p.mayRun() && p.failure == nil {
-		p.startSeats(min(p.wanted, p.manifest.Serve.Replicas), "boot")
+		p.startSeats(min(p.wanted, p.manifest.Serve.Replicas), "boot", true)
 	}
 	p.wanted = 0
 }
@@ -210,19 +256,4 @@ func (p *provider) endLeft(why string) {
 		p.lives.Go(func() { p.sup.endLeftover(r, patience, why) })
 	}
 	p.left = nil
-}
-
-// adoptLife makes a life of a leftover: its process is not a child of ours, and it has its places already.
-func adoptLife(p *provider, r *record, s *spec) (*life, error) {
-	f := makeLife(p, r.N, s)
-	f.started = r.Started
-	f.restarts, f.adopted = r.Restarts, true
-	f.paths = paths{socket: r.Socket, tmp: r.Tmp, log: r.Log}
-	proc, err := adoptProcess(r.PID, r.Start, p.sup.children)
-	if err != nil {
-		f.cancel()
-		return nil, err
-	}
-	f.begin(&processBody{proc, f.marker()})
-	return f, nil
 }

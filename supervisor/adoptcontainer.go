@@ -2,6 +2,9 @@ package supervisor
 
 import (
 	"context"
+	"maps"
+	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,7 +19,7 @@ func (p *provider) adoptContainers(left []*record) {
 	p.adopting = true
 	p.lives.Go(func() {
 		found := map[*record]body{}
-		var end []*record
+		var usable, end []*record
 		for _, r := range left {
 			b, err := p.sup.findContainer(r)
 			switch {
@@ -28,28 +31,12 @@ func (p *provider) adoptContainers(left []*record) {
 			case held || r.Run != run:
 				end = append(end, r)
 			default:
-				found[r] = b
+				usable, found[r] = append(usable, r), b
 			}
 		}
 		_ = p.ask(context.Background(), func() { // and wait: a provider that ends must not end before
-			seats := p.seats()
-			for r, b := range found {
-				if len(seats) == 0 || p.closing != open || p.held || p.spec.run != r.Run {
-					end = append(end, r)
-					continue
-				}
-				w := seats[0]
-				seats = seats[1:]
-				f := makeLife(p, r.N, p.spec)
-				f.started, f.restarts, f.adopted = r.Started, r.Restarts, true
-				f.paths = paths{socket: r.Socket, tmp: r.Tmp, log: r.Log}
-				f.begin(b)
-				w.life, w.restarts = f, r.Restarts
-				p.track(f)
-				p.move(w, evStart, "adopted from the workerd before")
-				p.limitStart(f)
-			}
-			p.endThenBoot(end)
+			more := p.inherit(usable, func(r *record) (body, error) { return found[r], nil })
+			p.endThenBoot(append(end, more...))
 		})
 	})
 }
@@ -68,6 +55,10 @@ func (s *Supervisor) findContainer(r *record) (body, error) {
 		return nil, nil
 	}
 	if err != nil {
+		// Its first process, if that is the same as then, is the container: nobody needs the engine to know that it runs.
+		if st, statErr := execenv.ReadStat(r.PID); r.PID > 0 && statErr == nil && st.Start == r.Start && !st.Dead() {
+			return newContainerBody(e, r.Engine, execenv.Container{ID: r.Container, State: execenv.ContainerRunning, PID: r.PID}, r.N, r.Log, s.children), nil
+		}
 		return nil, err
 	}
 	if slug, n, ok := c.Worker(s.cfg.Instance); !ok || slug != r.Slug || n != r.N {
@@ -77,7 +68,7 @@ func (s *Supervisor) findContainer(r *record) (body, error) {
 		saveLogs(ctx, e, c.ID, r.Log)
 		return nil, e.Remove(ctx, c.ID)
 	}
-	return newContainerBody(e, r.Engine, c, r.Log, s.children), nil
+	return newContainerBody(e, r.Engine, c, r.N, r.Log, s.children), nil
 }
 
 // endContainer stops and removes the container of a record; with an engine that does not answer, later.
@@ -120,31 +111,42 @@ func (s *Supervisor) untilDone(try func() bool) {
 	}
 }
 
-// reapContainers removes what earlier lives of this instance left with an engine and no record tells of: containers of ours with
-// a number below first, which is where this life began. It says whether the engine answered.
-func (s *Supervisor) reapContainers(kind string) bool {
+// reapContainers removes those of an instance's containers that the engine still has and that are left: ours whose worker left says
+// so of. It says whether all of them are gone.
+func (s *Supervisor) reapContainers(ctx context.Context, kind string, left func(slug string, n int64) bool) bool {
 	e, err := s.cfg.Planner.Engine(kind)
 	if err != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
-	defer cancel()
 	list, err := e.List(ctx, map[string]string{execenv.LabelInstance: s.cfg.Instance})
 	if err != nil {
 		return false
 	}
+	all := true
 	for _, c := range list {
 		slug, n, ours := c.Worker(s.cfg.Instance)
-		if !ours || n >= s.first || s.recorded[slug+"/"+strconv.FormatInt(n, 10)] {
+		if !ours || !left(slug, n) {
 			continue
 		}
-		s.log.Warn("removing the container that an earlier workerd left", keyProvider, slug, keyContainer, c.Name)
-		_ = e.Remove(ctx, c.ID)
+		if rest := keptFor(c, s.cfg.ContainerTTL, time.Now()); rest > 0 {
+			if s.ctx.Err() == nil { // else the next workerd sees to it
+				s.expire(e, c.ID, rest)
+			}
+			continue
+		}
+		s.log.Warn("removing a container that was left", keyProvider, slug, keyContainer, c.Name)
+		if err := e.Remove(ctx, c.ID); err != nil {
+			s.log.Warn("it cannot be removed yet", keyProvider, slug, keyContainer, c.Name, keyError, err)
+			all = false
+		}
+		if socket, err := execenv.WorkerSocket(s.cfg.RuntimeDir, slug, n); err == nil {
+			_ = os.Remove(socket) // it may have been made after all others were looked at
+		}
 	}
-	return true
+	return all
 }
 
-// reapEngines starts reapContainers for the engines that a set of manifests names, those that were not asked yet, once for each.
+// reapEngines starts reapEngine for the engines that a set of manifests names, those that were not asked yet.
 func (s *Supervisor) reapEngines(set *manifest.Set) {
 	for i := range set.Entries {
 		m := set.Entries[i].Manifest
@@ -152,6 +154,30 @@ func (s *Supervisor) reapEngines(set *manifest.Set) {
 			continue
 		}
 		s.reaped[m.Env.Kind] = true
-		s.wg.Go(func() { s.untilDone(func() bool { return s.reapContainers(m.Env.Kind) }) })
+		if m.Env.Kind == manifest.Podman {
+			s.wg.Go(s.watchMonitors)
+		}
+		s.wg.Go(func() { s.reapEngine(m.Env.Kind) })
+	}
+}
+
+// reapEngine removes what earlier lives of this instance left with an engine and no record tells of: containers with a number below
+// first, which is where this life began.
+func (s *Supervisor) reapEngine(kind string) {
+	s.lookAgain(func() bool {
+		ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
+		defer cancel()
+		return s.reapContainers(ctx, kind, func(slug string, n int64) bool {
+			return n < s.first && !s.recorded[slug+"/"+strconv.FormatInt(n, 10)]
+		})
+	})
+}
+
+// reapLast looks once more, when no worker is left, for what the engines of this life still have of it.
+func (s *Supervisor) reapLast() {
+	ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
+	defer cancel()
+	for _, kind := range slices.Sorted(maps.Keys(s.reaped)) {
+		s.reapContainers(ctx, kind, func(string, int64) bool { return true })
 	}
 }

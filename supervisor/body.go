@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"workerd/execenv"
+	"workerd/manifest"
 )
 
 // body is what a worker runs in: a child process, one of an earlier workerd, or a container behind an engine. Its methods may
@@ -29,7 +30,8 @@ type body interface {
 // processBody is a worker that runs as a process of this host.
 type processBody struct {
 	*process
-	marker string // of WORKERD_WORKER, by which everything that the worker forks is known
+	marker string          // of WORKERD_WORKER, by which everything that the worker forks is known
+	group  *execenv.Cgroup // nil where it has none of its own
 }
 
 var _ body = (*processBody)(nil)
@@ -43,15 +45,50 @@ func (b *processBody) settle() ended {
 		// Not our child: what it orphaned went elsewhere, and nobody holds its session's number for us.
 		tree, scope = execenv.Tree{Marker: b.marker}, execenv.Full
 	}
+	oom := 0
+	if b.group != nil {
+		oom = b.group.OOMKills()
+		b.group.Kill() // all at once; what is looked for then is what left the cgroup
+	}
 	b.children.KillTree(tree, scope)
 	if b.adopted {
 		execenv.KillHelpers(b.process.pid, b.start)
 	}
-	return b.reap()
+	e := b.reap()
+	e.oom = oom > 0
+	return e
+}
+
+// signal with SIGKILL ends all that is in the worker's cgroup.
+func (b *processBody) signal(sig syscall.Signal) {
+	b.process.signal(sig)
+	if sig == syscall.SIGKILL && b.group != nil {
+		b.group.KillNow()
+	}
+}
+
+// limit brings limits into force for a worker that runs.
+func (b *processBody) limit(l manifest.Limits) error {
+	if b.group == nil {
+		return nil
+	}
+	return b.group.Limit(l)
+}
+
+func (b *processBody) release() {
+	if b.group != nil {
+		b.group.Remove()
+	}
+	b.process.release()
 }
 
 func (b *processBody) sweep() []int {
 	return b.children.KillTree(execenv.Tree{Marker: b.marker}, execenv.Full)
 }
 
-func (b *processBody) enter(r *record) { r.PID, r.Start = b.process.pid, b.start }
+func (b *processBody) enter(r *record) {
+	r.PID, r.Start = b.process.pid, b.start
+	if b.group != nil {
+		r.Cgroup = b.group.Dir()
+	}
+}

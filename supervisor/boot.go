@@ -15,7 +15,7 @@ func (p *provider) boot() {
 		p.post(func() {
 			p.gated = true
 			if p.mayRun() && p.failure == nil {
-				p.startSeats(p.manifest.Serve.Replicas, "boot")
+				p.startSeats(p.manifest.Serve.Replicas, "boot", true)
 			}
 			if p.count(Starting) == 0 {
 				p.bootDone()

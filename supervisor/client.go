@@ -12,7 +12,8 @@ import (
 	"workerd/protocol"
 )
 
-// slowClient is how many bytes of answers a client may leave unread before workerd reads no more requests of it.
+// slowClient is how many bytes of answers a client may leave unread before workerd reads no more requests of it, and runs none
+// of those that wait.
 const slowClient = 1 << 20
 
 // client is one connection to a front socket. It may have any number of requests under way; answers go out as they come.
@@ -20,6 +21,9 @@ type client struct {
 	p    *provider
 	conn *protocol.Conn
 	msg  protocol.Message // of the line being read; the reader's
+
+	turn   turn           // guarded by pool.mu
+	drains sync.WaitGroup // those that wait until it reads again; none is added when pool.leave was called
 
 	mu      sync.Mutex // guards what follows
 	pending map[string]*asker
@@ -32,7 +36,11 @@ func newClient(p *provider, conn *protocol.Conn) *client {
 
 // serve reads requests until the client has gone, or has said all it had to say and got its answers.
 func (c *client) serve() {
-	defer func() { _ = c.conn.Close() }()
+	defer func() {
+		_ = c.conn.Close()
+		c.p.pool.leave(&c.turn)
+		c.drains.Wait()
+	}()
 	ctx := c.p.sup.clients
 	for {
 		line, err := c.conn.Read()
@@ -45,7 +53,7 @@ func (c *client) serve() {
 			c.depart()
 			return
 		}
-		if c.conn.Pending() > slowClient {
+		if c.stalled() {
 			if c.conn.WaitDrained(ctx, slowClient/2) != nil {
 				c.depart()
 				return
@@ -54,17 +62,27 @@ func (c *client) serve() {
 	}
 }
 
+// stalled says that the client does not read what it is sent.
+func (c *client) stalled() bool { return c.conn.Pending() > slowClient }
+
+// underWay is how many of the client's requests have no answer yet.
+func (c *client) underWay() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending)
+}
+
 // unreadable answers a line that could not be had; false where the connection itself is over.
 func (c *client) unreadable(err error) bool {
 	if tooLong, ok := errors.AsType[*protocol.TooLongError](err); ok {
-		c.write(tooLong.Answer().From(c.p.slug, "").AppendAnswer(nil, nil))
+		c.refuse(tooLong.Answer().From(c.p.slug, ""), nil)
 		return true
 	}
 	if files, ok := errors.AsType[*protocol.FilesError](err); ok {
 		var m protocol.Message
 		_ = protocol.Scan(files.Line, &m)
 		e := protocol.Errorf(protocol.InvalidRequest, "attachments: %s", files).From(c.p.slug, "")
-		c.write(e.AppendAnswer(nil, m.ID.Of(files.Line)))
+		c.refuse(e, m.ID.Of(files.Line))
 		return true
 	}
 	return false
@@ -75,7 +93,7 @@ func (c *client) handle(line protocol.Line) {
 	m := &c.msg
 	if e := protocol.Scan(line.Bytes, m); e != nil {
 		closeFiles(line.Files)
-		c.write(e.From(c.p.slug, "").AppendAnswer(nil, m.ID.Of(line.Bytes)))
+		c.refuse(e.From(c.p.slug, ""), m.ID.Of(line.Bytes))
 		return
 	}
 	switch m.Class {
@@ -90,7 +108,7 @@ func (c *client) handle(line protocol.Line) {
 		closeFiles(line.Files)
 		e := protocol.Errorf(protocol.InvalidRequest, "an answer is no request: a tool server sends requests and notifications only").
 			From(c.p.slug, "")
-		c.write(e.AppendAnswer(nil, nil))
+		c.refuse(e, nil)
 	}
 }
 
@@ -105,7 +123,7 @@ func (c *client) request(line protocol.Line, m *protocol.Message) {
 		closeFiles(line.Files)
 		e := protocol.Errorf(protocol.InvalidRequest, "a request with this id is under way on this connection").
 			WithDetail(protocol.IDDetail(a.id)).From(c.p.slug, "")
-		c.write(e.AppendAnswer(nil, nil))
+		c.refuse(e, nil)
 		return
 	}
 	c.pending[a.key] = a
@@ -167,7 +185,7 @@ var lineBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return
 // answerError sends an error under the asker's own id.
 func (c *client) answerError(a *asker, e *protocol.Error) {
 	c.forget(a)
-	c.write(e.AppendAnswer(nil, a.id))
+	c.refuse(e, a.id)
 	c.closeIfDone()
 }
 
@@ -205,8 +223,11 @@ func (c *client) progressNote(token []byte, value float64, message string) {
 	_ = c.conn.Write(nil, append(line, "}}\n"...))
 }
 
-// write sends a whole line; a lost connection is the reader's to see.
-func (c *client) write(line []byte) { _ = c.conn.Write(nil, line) }
+// refuse sends an error of workerd's own; a lost connection is the reader's to see.
+func (c *client) refuse(e *protocol.Error, id []byte) {
+	c.p.tally.refuse(e.Data.Kind)
+	_ = c.conn.Write(nil, e.AppendAnswer(nil, id))
+}
 
 // forget frees the asker's id before its answer goes out: the client may use it again as soon as it has read that.
 func (c *client) forget(a *asker) {

@@ -43,34 +43,79 @@ type containerBody struct {
 	engine  engine
 	kind    string
 	id      string
+	n       int64  // the worker's number
 	log     string // where its output is saved before it is removed
 	started time.Time
 	init    *process // the container's first process, which need not be the worker; nil where it cannot be seen from here
 	ended   chan struct{}
 	removed atomic.Bool
+	saved   atomic.Bool    // its output is in the log
+	kept    atomic.Bool    // it is not to be removed yet
 	wg      sync.WaitGroup // signals under way
+	readers readers        // who follows its output
 }
 
 var _ body = (*containerBody)(nil)
 
-// runContainer starts the container of a worker and returns when it runs, or why it does not; then nothing of it is left.
-func runContainer(ctx context.Context, e engine, kind, name, instance string, cmd execenv.Command, log string, children *execenv.Children) (*containerBody, error) {
-	id, err := e.Run(ctx, cmd)
+// runContainer starts the container of a provider's worker and returns when it runs, or why it does not. Then nothing of it is
+// left, or it is a stray.
+func (s *Supervisor) runContainer(ctx context.Context, pl *execenv.Plan, n int64, cmd execenv.Command, log string) (*containerBody, error) {
+	e, err := s.engineOf(pl)
+	if err == nil {
+		err = s.clearStrays(pl.Slug)
+	}
 	if err != nil {
-		removeStillborn(e, name, instance, log)
 		return nil, err
 	}
-	c, err := e.Inspect(ctx, id)
-	if err != nil {
-		removeStillborn(e, name, instance, log)
-		return nil, err
+	return s.runOn(ctx, e, pl, n, cmd, log)
+}
+
+// runOn is runContainer on an engine that has nothing of an earlier start any more.
+func (s *Supervisor) runOn(ctx context.Context, e engine, pl *execenv.Plan, n int64, cmd execenv.Command, log string) (*containerBody, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
-	return newContainerBody(e, kind, c, log, children), nil
+	// An engine whose client is killed goes on by itself, and what it makes then comes up behind everybody's back. So whoever gives a
+	// start up lets the engine come to its end first.
+	running, cancel := endingLater(ctx, settleWithin)
+	defer cancel()
+	var c execenv.Container
+	id, err := e.Run(running, cmd)
+	if err == nil && ctx.Err() == nil {
+		c, err = e.Inspect(ctx, id)
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		return newContainerBody(e, pl.Kind, c, n, log, s.children), nil
+	}
+	x := stray{e, execenv.ContainerName(s.cfg.Instance, pl.Slug, n), log}
+	// Whoever waits for the start hears at once of an engine that does not answer.
+	if unanswered(err) || running.Err() != nil || removeStillborn(e, x.name, s.cfg.Instance, log) != nil {
+		s.abandon(pl.Slug, x)
+	}
+	return nil, err
+}
+
+// endingLater returns a context that ends when ctx has ended and d has passed since.
+func endingLater(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			cancel()
+		case <-later.Done():
+		}
+	})
+	return later, func() { stop(); cancel() }
 }
 
 // newContainerBody takes charge of a container that is there.
-func newContainerBody(e engine, kind string, c execenv.Container, log string, children *execenv.Children) *containerBody {
-	b := &containerBody{engine: e, kind: kind, id: c.ID, log: log, started: time.Now(), ended: make(chan struct{})}
+func newContainerBody(e engine, kind string, c execenv.Container, n int64, log string, children *execenv.Children) *containerBody {
+	b := &containerBody{engine: e, kind: kind, id: c.ID, n: n, log: log, started: time.Now(), ended: make(chan struct{})}
 	if c.State == execenv.ContainerRunning && c.PID > 0 {
 		if st, err := execenv.ReadStat(c.PID); err == nil {
 			if p, err := adoptProcess(c.PID, st.Start, children); err == nil {
@@ -79,22 +124,6 @@ func newContainerBody(e engine, kind string, c execenv.Container, log string, ch
 		}
 	}
 	return b
-}
-
-// removeStillborn removes the container of a start that failed, if the engine made one, and saves what it printed. It is found
-// by name, and ours only if its labels say so too.
-func removeStillborn(e engine, name, instance, log string) {
-	ctx, cancel := context.WithTimeout(context.Background(), settleWithin) // the start's own context may be what ended
-	defer cancel()
-	c, err := e.Inspect(ctx, name)
-	if err != nil {
-		return
-	}
-	if _, _, ours := c.Worker(instance); !ours {
-		return
-	}
-	saveLogs(ctx, e, c.ID, log)
-	_ = e.Remove(ctx, c.ID)
 }
 
 func (b *containerBody) pid() int {
@@ -125,33 +154,34 @@ func (b *containerBody) await() {
 	}
 }
 
-// settle asks the engine how the container ended, saves its output and removes it. With an engine that does not answer it does
-// not wait: the next start will say so, and the container is removed later.
+// settle asks the engine how the container ended, and saves its output. For an engine that does not answer it does not wait
+// long: requests are to hear of it, and the container is removed later.
 func (b *containerBody) settle() ended {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*settleWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
 	defer cancel()
 	e := ended{code: -1}
 	c, err := b.inspectEnded(ctx)
 	switch {
 	case err != nil:
 		e.note = "the engine cannot say how: " + err.Error()
+		e.mute = unanswered(err) || ctx.Err() != nil
 	case c.ExitCode != nil:
 		e = containerEnded(*c.ExitCode)
 		e.oom = c.OOMKilled
 		e.note = c.Error
 	}
-	if !unanswered(err) {
-		b.clear(ctx)
+	if !e.mute {
+		b.save()
 	}
 	return e
 }
 
-// clear saves the container's output and removes it.
-func (b *containerBody) clear(ctx context.Context) {
+// save takes the container's output over into the worker's log.
+func (b *containerBody) save() {
+	ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
+	defer cancel()
 	saveLogs(ctx, b.engine, b.id, b.log)
-	if err := b.engine.Remove(ctx, b.id); err == nil {
-		b.removed.Store(true)
-	}
+	b.saved.Store(true)
 }
 
 // inspectEnded asks until the engine has noticed the end. An engine that is down is asked a few times, one that hangs once.
@@ -223,32 +253,38 @@ func (b *containerBody) signal(sig syscall.Signal) {
 	})
 }
 
-// sweep removes a container that could not be removed at once.
+// sweep removes the container, unless it is to be kept.
 func (b *containerBody) sweep() []int {
 	b.wg.Wait()
-	for pause := 100 * time.Millisecond; !b.removed.Load() && pause < 10*time.Second; pause *= 4 {
-		if !b.tryClear() {
+	b.readers.close(readersFor)
+	for pause := 100 * time.Millisecond; !b.kept.Load() && !b.removed.Load() && pause < 10*time.Second; pause *= 4 {
+		if !b.tryRemove() {
 			time.Sleep(pause)
 		}
 	}
 	return nil
 }
 
-func (b *containerBody) tryClear() bool {
+func (b *containerBody) tryRemove() bool {
+	if !b.saved.Load() {
+		b.save()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
 	defer cancel()
-	b.clear(ctx)
+	if b.engine.Remove(ctx, b.id) == nil {
+		b.removed.Store(true)
+	}
 	return b.removed.Load()
 }
 
 // removeLater goes on trying to remove a dead worker's container until workerd ends; the next one finds it by its labels.
 func (s *Supervisor) removeLater(b body) {
 	c, ok := b.(*containerBody)
-	if !ok || c.removed.Load() {
+	if !ok || c.removed.Load() || c.kept.Load() {
 		return
 	}
 	s.log.Warn("the container of a dead worker cannot be removed yet", keyContainer, c.id)
-	s.wg.Go(func() { s.untilDone(c.tryClear) })
+	s.wg.Go(func() { s.untilDone(c.tryRemove) })
 }
 
 func (b *containerBody) release() {

@@ -36,7 +36,11 @@ func (p *provider) followContainers(ctx context.Context, live []*containerBody, 
 	shown := map[string]bool{}
 	attach := func(b *containerBody, since time.Time) {
 		shown[b.id] = true
+		if !b.readers.enter() {
+			return
+		}
 		wg.Go(func() {
+			defer b.readers.leave()
 			if b.engine.Logs(ctx, b.id, execenv.LogOptions{Follow: true, Since: since}, out) != nil && out.broken() {
 				cancel() // nobody reads any more
 			}
@@ -66,6 +70,55 @@ func (p *provider) followContainers(ctx context.Context, live []*containerBody, 
 				}
 			}
 		}
+	}
+}
+
+// readersFor is how long a dead container stays for those who follow its output and have not come to its end.
+const readersFor = 2 * time.Second
+
+// readers are those who follow a container's output. An engine that is told to remove a container does not see to it that they
+// have got its last lines.
+type readers struct {
+	mu     sync.Mutex
+	n      int
+	closed bool
+	none   chan struct{} // closed when the last one has left; nil: nobody waits for that
+}
+
+// enter says whether there is still something to read.
+func (r *readers) enter() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.n++
+	return true
+}
+
+func (r *readers) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.n--; r.n == 0 && r.none != nil {
+		close(r.none)
+	}
+}
+
+// close lets nobody in any more and waits, for a while, until all have left.
+func (r *readers) close(patience time.Duration) {
+	r.mu.Lock()
+	r.closed = true
+	if r.n == 0 || r.none != nil {
+		r.mu.Unlock()
+		return
+	}
+	r.none = make(chan struct{})
+	r.mu.Unlock()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-r.none:
+	case <-timer.C:
 	}
 }
 

@@ -10,7 +10,8 @@
 // Requests never pass through that goroutine. A front connection's reader scans a line and submits it to the
 // provider's pool; the pool, under one mutex, either hands it to an idle lane or lets it wait. A lane is one connection to
 // one worker and carries one request at a time; the lane's reader delivers the answer straight to the front connection.
-// So a request costs two goroutine switches, as in a bare relay.
+// So a request costs two goroutine switches, as in a bare relay. Of those that wait, one of each front connection runs in turn
+// (turns.go), and none of a connection that does not read its answers.
 //
 // # Exactly one answer
 //
@@ -22,6 +23,18 @@
 // A worker is dead when its pidfd says so. A lost connection only hints at it. When the process is gone each of its lanes
 // reads what had arrived by then, and what it leaves unanswered is judged: never read by the worker (ECONNRESET, a
 // short write, unread bytes in the socket) goes to the next worker, the rest is answered with worker_crashed.
+//
+// # Standby
+//
+// A standby is a worker whose lanes are parked in the pool: they get no requests. When the process of a seat is dead the two change
+// places (takeover.go), before it is known why it died; the dead one's place is then where the next standby is raised
+// (decideStandby, standby.go).
+//
+// # GPUs
+//
+// One goroutine (gpus.run) owns what workers hold of the GPUs and who waits for them. A worker that needs one is executed by a
+// goroutine of its own, which first waits there (acquire). The decisions are pure (place.go): books of one moment in, verdicts out.
+// It posts to providers (onWaits, onEvict) and never waits for one; providers tell it things and never wait for it.
 //
 // # Locks
 //

@@ -10,10 +10,12 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"workerd/execenv"
 )
 
-// stops remembers which providers the operator stopped, over workerd's restarts: one empty file a slug.
+// stops remembers which providers the operator stopped, over workerd's restarts: one file a slug.
 type stops struct {
 	dir string
 	log *slog.Logger
@@ -29,7 +31,7 @@ func (s *stops) set(slug string, held bool) {
 	var err error
 	if held {
 		if err = os.MkdirAll(s.dir, 0o700); err == nil {
-			err = os.WriteFile(path, nil, 0o600)
+			err = execenv.WriteFile(path, []byte("stopped by the operator\n"), 0o600)
 		}
 	} else if err = os.Remove(path); errors.Is(err, os.ErrNotExist) {
 		err = nil
@@ -52,22 +54,41 @@ type numbers struct {
 	reserved int64
 }
 
-func openNumbers(path string) (*numbers, error) {
+// openNumbers reads the counter. Where the file was torn, overwritten or deleted the logs tell which numbers were used, and what was
+// reserved beyond them is skipped by a wide margin. Where there are no logs either, the workers that live tell: see above. A disk
+// that is full keeps nobody from starting: numbers go on beyond the newest log, as they do in take.
+func openNumbers(path, logs string, log *slog.Logger) (*numbers, error) {
 	n := &numbers{path: path, next: 1}
 	data, err := os.ReadFile(path)
+	newest := newestLog(logs)
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-	case err != nil:
+	case errors.Is(err, os.ErrNotExist) && newest == 0: // the first start of all
+	case err != nil && !errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("worker numbers: %w", err)
 	default:
-		v, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
-		if err != nil || v < 1 {
-			return nil, fmt.Errorf("worker numbers: %s does not hold a number; remove it when no worker of this instance runs", path)
+		if n.next, err = strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err != nil || n.next < 1 {
+			n.next = newest + 100*numberBlock
+			log.Warn("worker numbers go on from the newest log: the file does not hold a number", "file", path, "next", n.next)
 		}
-		n.next = v
 	}
+	n.next = max(n.next, newest+1)
 	n.reserved = n.next
-	return n, n.reserve()
+	err = n.reserve()
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		log.Warn("worker numbers cannot be written down now", keyError, err)
+		err = nil
+	}
+	return n, err
+}
+
+// newestLog is the largest number of a worker that has a log; 0 for none.
+func newestLog(dir string) (newest int64) {
+	files, _ := filepath.Glob(filepath.Join(dir, "*", "*.log"))
+	for _, f := range files {
+		n, _ := strconv.ParseInt(strings.TrimSuffix(filepath.Base(f), ".log"), 10, 64)
+		newest = max(newest, n)
+	}
+	return newest
 }
 
 // reserve writes the end of the next block.
@@ -91,6 +112,17 @@ func (n *numbers) take() int64 {
 	v := n.next
 	n.next++
 	return v
+}
+
+// above makes every number that is given from now on larger than used.
+func (n *numbers) above(used int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if used < n.next {
+		return
+	}
+	n.next, n.reserved = used+1, used+1
+	_ = n.reserve() // take tries again
 }
 
 // peek returns the number that take returns next.

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"syscall"
 	"time"
@@ -38,8 +37,12 @@ func (p *provider) onExit(f *life, e ended) {
 		switch {
 		case f.cause != "":
 			end.cause = f.cause
+		case e.mute: // it went with its engine, for all that can be known
+			end.cause = causeEngine
 		case e.outOfMemory():
 			end.cause = causeOOM
+		case p.endedByFault(f):
+			end.cause = causeGPU
 		}
 		if end.wasReady {
 			end.readyFor = time.Since(f.readyAt)
@@ -59,12 +62,18 @@ func (p *provider) sweep(f *life, w *worker, asked bool) {
 	p.lives.Add(1)
 	go func() {
 		defer p.lives.Done()
+		keep := p.keeps(f, asked)
 		if killed := f.body.sweep(); len(killed) > 0 {
 			p.log.Info("killed what the worker left behind", keyWorker, f.id, keyPID, killed)
 		}
+		f.letGo()
 		_ = execenv.RemoveTmp(f.paths.tmp)
 		f.wg.Wait()
 		f.body.release()
+		f.omen.close()
+		if keep != nil {
+			p.sup.keepFailed(keep, p.slug)
+		}
 		p.sup.removeLater(f.body)
 		p.pruneLogs()
 		if asked {
@@ -73,10 +82,22 @@ func (p *provider) sweep(f *life, w *worker, asked bool) {
 	}()
 }
 
+// keeps returns the container of a failed worker where the manifest says that it is kept, and marks it; else nil.
+func (p *provider) keeps(f *life, asked bool) *containerBody {
+	b, ok := f.body.(*containerBody)
+	if !ok || asked || f.cause == causeAsked || !f.spec.manifest.Env.KeepFailed {
+		return nil
+	}
+	b.kept.Store(true)
+	return b
+}
+
 // onStopped is the end of a stop: the process and its tree are gone.
 func (p *provider) onStopped(w *worker, f *life) {
 	w.lastExit, w.life = f.exit, nil
-	p.lastExit = f.exit
+	if !w.standby {
+		p.lastExit = f.exit
+	}
 	switch {
 	case w.again && p.mayRun():
 		w.again = false
@@ -85,32 +106,50 @@ func (p *provider) onStopped(w *worker, f *life) {
 		w.again = false
 		p.move(w, evExited, w.reason)
 	}
-	if p.pool.load().waiting > 0 {
+	if p.pool.load().runnable {
 		p.demand()
 	}
 }
 
 // died follows an ending that nobody asked for.
 func (p *provider) died(w *worker, f *life, e ending, exit *protocol.Exit) {
-	w.life, w.lastExit, p.lastExit = nil, exit, exit
-	p.deaths++
-	if w.candidate {
-		p.candidateDied(w, exit)
+	var heir *worker
+	if f != nil {
+		heir = f.heir
+	}
+	if w.standby && heir == nil {
+		p.standbyDied(w, f, e, exit)
 		return
 	}
-	r := p.manifest.Restart
-	d, h := decide(policy{
-		policy: r.Policy, backoff: r.Backoff.D(), maxBackoff: r.MaxBackoff.D(),
-		maxCrashes: r.MaxCrashes, window: r.Window.D(),
-	}, p.hist, e, time.Now(), rand.Float64())
-	p.hist = h
-	switch {
-	case !p.mayRun():
-		d.action = actStop
-	case f == nil && d.action == actRespawn: // nothing was executed: trying again at once would be a loop
-		d = decision{action: actRetry, after: max(r.Backoff.D(), 100*time.Millisecond)}
+	w.life, p.lastExit = nil, exit
+	if heir == nil {
+		w.lastExit = exit
+	}
+	p.deaths++
+	if w.candidate {
+		if e.cause == causeNoGPU {
+			p.noRoomBeside(w, exit)
+		} else {
+			p.candidateDied(w, exit)
+		}
+		return
+	}
+	d := p.judge(&p.hist, f, e)
+	if e.cause == causeGPU {
+		p.gpuFaults++
 	}
 	p.log.Warn("worker died", keyReason, exit.Reason, "ready", e.wasReady, "cause", string(e.cause))
+	if f == nil || !f.dead { // it was never executed
+		heir = p.takeOver(w)
+	}
+	if heir != nil {
+		p.replaced(w, heir, d, exit)
+		return
+	}
+	if e.cause == causeNoGPU && d.action == actRetry {
+		p.withoutGPU(w, f, d, exit)
+		return
+	}
 	switch d.action {
 	case actRespawn:
 		w.restarts++
@@ -139,6 +178,10 @@ func (p *provider) died(w *worker, f *life, e ending, exit *protocol.Exit) {
 }
 
 func (p *provider) onRetry(w *worker) {
+	if w.standby {
+		p.retryStandby(w)
+		return
+	}
 	if w.state == Backoff && p.mayRun() {
 		if p.failure == nil {
 			p.pool.admit()
@@ -150,7 +193,7 @@ func (p *provider) onRetry(w *worker) {
 // othersUp says whether another seat serves or may come to serve.
 func (p *provider) othersUp(w *worker) bool {
 	for _, x := range p.workers {
-		if x != w && (x.state == Ready || x.state == Loading || x.state == Starting || x.state == Backoff) {
+		if x != w && !x.standby && (x.state == Ready || x.state == Loading || x.state == Starting || x.state == Backoff) {
 			return true
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"workerd/manifest"
 	"workerd/protocol"
 )
 
@@ -25,33 +26,44 @@ type front struct {
 	link string // <runtime>/<slug>.sock, for people
 	log  *slog.Logger
 
+	binding  sync.Mutex // held while the socket is made, and while it is taken away; before mu
 	mu       sync.Mutex // guards what follows
 	listener *net.UnixListener
-	clients  map[*client]struct{}
+	clients  map[*client]*net.UnixConn
+	guests   manifest.Guests // serve.allow
 	closed   bool
 
 	wg sync.WaitGroup // accept loops and clients
 }
 
-// listen makes the front socket. It accepts from the moment its path exists.
-func listenFront(p *provider) (*front, error) {
+// listenFront makes the front socket. It accepts from the moment its path exists.
+func listenFront(p *provider, guests manifest.Guests) (*front, error) {
 	f := &front{
-		p: p, log: p.log, clients: map[*client]struct{}{},
+		p: p, log: p.log, clients: map[*client]*net.UnixConn{}, guests: guests,
 		path: filepath.Join(p.sup.cfg.RuntimeDir, "front", p.slug, "sock"),
 		link: filepath.Join(p.sup.cfg.RuntimeDir, p.slug+".sock"),
 	}
 	return f, f.bind()
 }
 
-// bind makes the listener and the symlink, and accepts. f.mu need not be held: bind is called by the supervisor only.
+// bind makes the listener and the symlink, and accepts; not where the front has been closed meanwhile.
 func (f *front) bind() error {
+	f.binding.Lock()
+	defer f.binding.Unlock()
+	f.mu.Lock()
+	guests, closed := f.guests, f.closed
+	f.mu.Unlock()
+	if closed {
+		return nil
+	}
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 		return fmt.Errorf("front socket: %w", err)
 	}
-	l, err := protocol.Listen(f.path)
+	l, err := f.p.sup.cfg.Listeners.Listen(f.p.slug, f.path, func(path string) error { return f.open(path, guests) })
 	if err != nil {
 		return fmt.Errorf("front socket: %w", err)
 	}
+	f.openFolder(guests)
 	if err := replaceSymlink(filepath.Join("front", f.p.slug, "sock"), f.link); err != nil {
 		f.log.Warn("no symlink to the front socket", keySocket, f.link, keyError, err)
 	}
@@ -119,21 +131,18 @@ func (f *front) accept(l *net.UnixListener) {
 
 // take serves one connection, if its peer may connect.
 func (f *front) take(uc *net.UnixConn) {
-	if authorize := f.p.sup.cfg.AuthorizeClient; authorize != nil {
-		if err := authorize(uc); err != nil {
-			f.log.Warn("connection refused", keyError, err)
-			_ = uc.Close()
-			return
-		}
-	}
 	c := newClient(f.p, protocol.NewConn(uc, int(f.p.pool.maxMessage.Load())))
 	f.mu.Lock()
-	if f.closed {
+	err := f.refuses(uc)
+	if f.closed || err != nil {
 		f.mu.Unlock()
+		if err != nil {
+			f.log.Warn("connection refused", keyError, err)
+		}
 		_ = uc.Close()
 		return
 	}
-	f.clients[c] = struct{}{}
+	f.clients[c] = uc
 	f.mu.Unlock()
 	f.wg.Go(func() {
 		c.serve()
@@ -143,25 +152,43 @@ func (f *front) take(uc *net.UnixConn) {
 	})
 }
 
-// close ends the front: nobody connects any more, connections close when their answers are out. remove takes the path away.
+// pause takes no more connections: they wait for the next workerd.
+func (f *front) pause() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.listener != nil {
+		_ = f.listener.SetDeadline(time.Unix(1, 0))
+	}
+}
+
+// close ends the front: nobody connects any more, connections close when their answers are out. The path goes, with its folder
+// where remove says so; or stays where another workerd follows at once.
 func (f *front) close(remove bool) {
 	f.mu.Lock()
 	f.closed = true
+	f.mu.Unlock()
+	f.binding.Lock() // one that is being made is there, and goes with what follows
+	f.mu.Lock()
 	l := f.listener
 	clients := make([]*client, 0, len(f.clients))
 	for c := range f.clients {
 		clients = append(clients, c)
 	}
 	f.mu.Unlock()
-	// The path goes first: who cannot find it any more is not refused by it.
-	_ = os.Remove(f.link)
-	_ = os.Remove(f.path)
+	if remove || !f.p.sup.stays() {
+		// The path goes first: who cannot find it any more is not refused by it.
+		_ = os.Remove(f.link)
+		_ = os.Remove(f.path)
+		f.p.sup.passage.let(f.p.slug, false)
+		f.p.sup.cfg.Listeners.Forget(f.p.slug)
+	}
 	if remove {
 		_ = os.Remove(filepath.Dir(f.path))
 	}
 	if l != nil {
 		_ = l.Close()
 	}
+	f.binding.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin) // workerd's own context may be over already
 	defer cancel()
 	for _, c := range clients {

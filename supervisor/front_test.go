@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"workerd/manifest"
 	"workerd/protocol"
 )
 
@@ -44,6 +45,45 @@ func TestFrontServesFromItsFirstInstant(t *testing.T) {
 		require.NoError(t, r.sup.Stop(t.Context(), slug, true))
 		require.Equal(t, protocol.ProviderStopped, r.dial(slug).call("echo", `{}`).kind())
 	}
+}
+
+// heldListeners hold up whoever makes a listener, once hold is closed.
+type heldListeners struct {
+	ownListeners
+	hold, entered, let chan struct{}
+}
+
+func (h *heldListeners) Listen(name, path string, ready func(string) error) (*net.UnixListener, error) {
+	if isClosed(h.hold) {
+		close(h.entered)
+		<-h.let
+	}
+	return h.ownListeners.Listen(name, path, ready)
+}
+
+// A front socket that was deleted, and is being made again while its manifest goes, is not there afterwards.
+func TestFrontIsNotMadeAgainWhenItsManifestHasGone(t *testing.T) {
+	h := &heldListeners{hold: make(chan struct{}), entered: make(chan struct{}), let: make(chan struct{})}
+	r := newRigOf(t, &rig{listeners: h})
+	r.serve("echo", "[start]\nwhen = \"request\"\n")
+	p := r.sup.lookup("echo")
+	close(h.hold)
+	require.NoError(t, os.Remove(p.front.path))
+	made := make(chan error, 1)
+	go func() { made <- p.front.restore() }()
+	<-h.entered
+	r.sup.Apply(&manifest.Set{})
+	select {
+	case <-p.done: // too early: what is being made is nobody's
+	case <-time.After(300 * time.Millisecond):
+	}
+	close(h.let)
+	require.NoError(t, <-made)
+	<-p.done
+	require.NoFileExists(t, p.front.path)
+	require.NoFileExists(t, p.front.link)
+	require.NoError(t, p.front.restore(), "later it is not made either")
+	require.NoFileExists(t, p.front.path)
 }
 
 // A worker whose answer is too long keeps its connection, however it sets its spaces: one that is in the middle of writing

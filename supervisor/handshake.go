@@ -44,10 +44,10 @@ func parseInitialize(line []byte, id uint64) (*protocol.InitializeResult, error)
 		return nil, &mismatchError{m.Result.Protocol}
 	}
 	switch m.Result.State {
-	case protocol.StateLoading, protocol.StateReady, protocol.StateBusy:
+	case protocol.StateLoading, protocol.StateReady, protocol.StateBusy, protocol.StatePreloaded:
 		return m.Result, nil
 	}
-	return nil, fmt.Errorf("the worker answered initialize with the state %q; loading, ready and busy are known", m.Result.State)
+	return nil, fmt.Errorf("the worker answered initialize with the state %q; loading, ready, busy and preloaded are known", m.Result.State)
 }
 
 // peerPID returns the pid of the process that listens where uc is connected to; 0 where it cannot be known.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,6 +30,9 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	case "child":
 		helperChild()
+		os.Exit(0)
+	case "eat":
+		eat(os.Getenv("MIB"))
 		os.Exit(0)
 	case "load":
 		helperLoad()
@@ -61,21 +65,35 @@ func appendLine(file, line string) {
 //	LOAD     how long it loads
 //	MODE     never-bind, never-ready, ignore-term, exit-N, mismatch, no-ping
 //	RUNS     file that gets a line for each request that ran
+//	FAIL_IF  file that makes it fail at its start while it exists
+//	GPU_DIR  where it says how much memory it takes of the devices that it was given: GPU_MIB
+//
+// As a warm standby it has preloaded at once.
 type helper struct {
 	mode  string
 	mu    sync.Mutex
 	first net.Conn
 	ready bool
+	warm  bool // waits before it loads
 	load  time.Duration
 }
 
 func helperWorker() {
-	h := &helper{mode: os.Getenv("MODE")}
+	h := &helper{mode: os.Getenv("MODE"), warm: os.Getenv("WORKERD_STANDBY") == "warm"}
 	h.load, _ = time.ParseDuration(os.Getenv("LOAD"))
 	if f := os.Getenv("STARTS"); f != "" {
 		appendLine(f, strconv.Itoa(os.Getpid()))
 	}
 	fmt.Println("helper worker starts in mode", h.mode)
+	if f := os.Getenv("FAIL_IF"); f != "" {
+		if _, err := os.Stat(f); err == nil {
+			fmt.Fprintln(os.Stderr, "out of memory for a second model")
+			os.Exit(3)
+		}
+	}
+	if dir := os.Getenv("GPU_DIR"); dir != "" {
+		takeGPU(dir, os.Getpid(), strings.Split(os.Getenv("CUDA_VISIBLE_DEVICES"), ","), os.Getenv("GPU_MIB"))
+	}
 	if code, ok := strings.CutPrefix(h.mode, "exit-"); ok {
 		n, _ := strconv.Atoi(code)
 		fmt.Fprintln(os.Stderr, "no weights found")
@@ -139,7 +157,10 @@ func (h *helper) serve(c net.Conn) {
 			}
 			h.mu.Lock()
 			state := "loading"
-			if h.ready || h.load == 0 && h.mode != "never-ready" {
+			switch {
+			case h.warm:
+				state = "preloaded"
+			case h.ready || h.load == 0 && h.mode != "never-ready":
 				h.ready, state = true, "ready"
 			}
 			h.mu.Unlock()
@@ -151,6 +172,14 @@ func (h *helper) serve(c net.Conn) {
 		case "ping":
 			if h.mode != "no-ping" {
 				_, _ = fmt.Fprintf(c, `{"jsonrpc":"2.0","id":%s,"result":{}}`+"\n", m.ID)
+			}
+		case "notifications/load":
+			h.mu.Lock()
+			wait := h.warm
+			h.warm = false
+			h.mu.Unlock()
+			if wait && h.mode != "never-ready" {
+				go h.loads(c)
 			}
 		case "notifications/cancelled":
 			cancelled <- struct{}{}
@@ -258,13 +287,61 @@ func (h *helper) run(c net.Conn, m helperMessage, cancelled <-chan struct{}) {
 	case "fork":
 		h.fork(p.File)
 		answer("forked")
+	case "hide": // a child that nothing tells to be the worker's: no marker, a session of its own
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = []string{helperVar + "=child", "CHILD_FILE=" + p.File}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		answer(cmd.Start() == nil)
+	case "eat": // memory, itself
+		eat(strconv.Itoa(p.Size))
+		answer("eaten")
+	case "eat-child":
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), helperVar+"=eat", "MIB="+strconv.Itoa(p.Size))
+		answer(fmt.Sprint(cmd.Run()))
+	case "crowd": // how many children it can have
+		n := 0
+		for range p.Size {
+			cmd := exec.Command("/bin/sleep", "60")
+			if cmd.Start() != nil {
+				break
+			}
+			n++
+		}
+		answer(n)
 	case "suicide": // the whole process group, as a library's clean-up might
 		_ = syscall.Kill(0, syscall.SIGKILL)
+	case "faulty": // once
+		if os.Remove(os.Getenv("FAULTY")) == nil {
+			_, _ = fmt.Fprintf(c, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"I lost my way","data":{"kind":"worker_error"}}}`+"\n", m.ID)
+			return
+		}
+		answer("well")
+	case "print":
+		fmt.Println(p.Text)
+		answer("printed")
+	case "take": // GPU memory
+		takeGPU(os.Getenv("GPU_DIR"), os.Getpid(), strings.Split(os.Getenv("CUDA_VISIBLE_DEVICES"), ","), p.Text)
+		answer("taken")
 	case "env":
 		answer(os.Getenv(p.Text))
 	default:
 		_, _ = fmt.Fprintf(c, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method","data":{"kind":"method_not_found","retryable":false}}}`+"\n", m.ID)
 	}
+}
+
+// eat takes memory and uses it.
+func eat(mib string) {
+	n, _ := strconv.Atoi(mib)
+	all := make([][]byte, 0, n)
+	for range n {
+		b := make([]byte, 1<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		all = append(all, b)
+	}
+	runtime.KeepAlive(all)
 }
 
 // fork leaves a plain child, one in a session of its own, and one that was forked twice. All hold stdout open.

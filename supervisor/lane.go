@@ -26,6 +26,7 @@ type lane struct {
 	// Guarded by pool.mu.
 	inPool  bool
 	retired bool
+	resting bool // withheld, since its worker said that it is stopping
 
 	mu      sync.Mutex
 	conn    *protocol.Conn // nil while it is broken
@@ -57,6 +58,9 @@ func (l *lane) run(r *request) bool {
 		l.pool.release(r, l)
 		l.life.p.answerMethods(r)
 		return true
+	}
+	if l.life.doomed() {
+		return false
 	}
 	l.mu.Lock()
 	if l.conn == nil {
@@ -266,6 +270,14 @@ func (l *lane) response(line protocol.Line, m *protocol.Message) error {
 	}
 	l.req = nil
 	l.mu.Unlock()
+	if !m.Error.Empty() && l.failedWith(r, line.Bytes) {
+		closeFiles(line.Files)
+		return errFault
+	}
+	if !m.Error.Empty() && l.refused(r, m.Error.Of(line.Bytes)) {
+		closeFiles(line.Files)
+		return nil
+	}
 	// The lane is free before the caller can know: its next request must not find it taken.
 	l.pool.release(r, l)
 	r.answer(line.Bytes, m, line.Files)
@@ -320,6 +332,8 @@ func (l *lane) notification(line []byte, m *protocol.Message) {
 	switch string(m.MethodName(line)) {
 	case protocol.NotifyReady:
 		l.life.becameReady(l)
+	case protocol.NotifyPreloaded:
+		l.life.preloaded(l)
 	case protocol.NotifyProgress:
 		num, err := strconv.ParseUint(string(m.ProgressToken.Of(line)), 10, 64)
 		l.mu.Lock()
@@ -346,6 +360,9 @@ func (l *lane) redial(unread bool) bool {
 		case <-f.exited:
 		default:
 			f.kill(causeConnection, "closed its connection and took no other within "+redialFor.String()+": "+err.Error())
+		}
+		if unread { // the next worker's, whatever the reason that this one ended for
+			l.conclude(true, protocol.Errorf(protocol.WorkerCrashed, "the worker ended").From(f.p.slug, f.id))
 		}
 		<-f.gone
 		l.conclude(unread, f.crashError())

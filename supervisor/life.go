@@ -3,10 +3,8 @@ package supervisor
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -27,6 +25,11 @@ type life struct {
 	spec    *spec
 	body    body // nil until a container has been started
 	paths   paths
+	standby string          // the kind of standby that it was executed as: "hot", "warm"; "": none
+	gpus    []string        // UUIDs of the devices that it was given, before it was executed
+	nodes   []string        // their device nodes, of AMD cards
+	indices []int           // their indices
+	release func()          // gives them back; nil: there are none
 	adopted bool            // of an earlier workerd
 	ctx     context.Context // ends with the process
 	cancel  context.CancelFunc
@@ -35,6 +38,7 @@ type life struct {
 	started   time.Time
 	restarts  int // of its seat when it was executed
 	connected bool
+	methods   []protocol.MethodInfo
 	readyAt   time.Time
 	lanes     []*lane
 	cause     cause  // why workerd ends it; "" while it does not
@@ -43,39 +47,68 @@ type life struct {
 	timers    []*time.Timer
 	progress  *protocol.Progress
 	silent    bool // busy, and not answering ping
+	waiting   bool // a warm standby that has preloaded
+	waitingAt time.Time
+	pinging   bool            // onHealth comes round
+	stopClock bool            // the stop's limit is armed
+	dead      bool            // the process has ended
+	heir      *worker         // the standby that has taken its seat over when it died
+	refused   *protocol.Error // why it was given no device
+	waitsFor  string          // the devices that it waits for before it is executed, in words
+	// startClock numbers the limits of the start: one that is not the newest means nothing.
+	startClock int
 
 	exited chan struct{} // closed when the process has ended
 	gone   chan struct{} // closed when exit is complete
 	exit   *protocol.Exit
 
-	peer     atomic.Int32  // pid of who listens on the worker's socket, as this host has it
-	numbers  atomic.Uint64 // requests and pings towards this worker
+	facts    atomic.Pointer[lifeFacts] // for placement
+	looking  atomic.Bool               // its output is being looked through for a fault
+	peer     atomic.Int32              // pid of who listens on the worker's socket, as this host has it
+	numbers  atomic.Uint64             // requests and pings towards this worker
 	complain func(what string, line []byte)
+	omen     omen
 
-	busy int // lanes with a request; guarded by pool.mu
+	// Guarded by pool.mu.
+	busy    int  // lanes with a request
+	parked  bool // its lanes get no requests: it stands by
+	resting bool // its lanes get none for a while
 }
 
 // number returns the next number for a request or ping; they never repeat for a worker.
 func (f *life) number() uint64 { return f.numbers.Add(1) }
 
-// newLife executes a worker. The process is watched from here on; nothing has been dialled yet.
-func newLife(p *provider, n int64, s *spec, restarts int) (*life, error) {
+// beginning is how a life begins.
+type beginning struct {
+	restarts int    // of its seat
+	standby  string // hot, warm; "": none
+	tenant   *tenant
+}
+
+// newLife executes a worker. The process is watched from here on; nothing has been dialled yet. What has to wait, for a GPU or for
+// a container's engine, is executed later.
+func newLife(p *provider, n int64, s *spec, b beginning) (*life, error) {
 	f := makeLife(p, n, s)
-	f.restarts = restarts
-	if s.plan.Engine != "" {
-		f.beginLater()
+	f.standby, f.parked = b.standby, b.standby != ""
+	f.restarts = b.restarts
+	if s.plan.Engine != "" || b.tenant != nil {
+		f.beginLater(b.tenant)
 		return f, nil
 	}
-	b, err := f.exec()
-	if err != nil {
-		f.cancel()
-		if f.paths.tmp != "" {
-			_ = execenv.RemoveTmp(f.paths.tmp)
+	err := f.makePlaces()
+	if err == nil {
+		var started body
+		if started, err = f.exec(); err == nil {
+			f.begin(started)
+			return f, nil
 		}
-		return nil, err
 	}
-	f.begin(b)
-	return f, nil
+	f.cancel()
+	f.letGo()
+	if f.paths.tmp != "" {
+		_ = execenv.RemoveTmp(f.paths.tmp)
+	}
+	return nil, err
 }
 
 func makeLife(p *provider, n int64, s *spec) *life {
@@ -86,7 +119,16 @@ func makeLife(p *provider, n int64, s *spec) *life {
 	}
 	f.ctx, f.cancel = context.WithCancel(context.Background()) // ends with the process, whatever ends workerd
 	f.complain = limitedComplaints(p.log.With(keyWorker, f.id))
+	p.sup.living.add(f.id)
 	return f
+}
+
+// letGo says that nothing is left of the worker: its devices are free.
+func (f *life) letGo() {
+	f.p.sup.living.remove(f.id)
+	if f.release != nil {
+		f.release()
+	}
 }
 
 // begin watches the worker and shakes hands with it.
@@ -96,11 +138,11 @@ func (f *life) begin(b body) {
 	f.wg.Go(f.handshake)
 }
 
-// beginLater starts the worker's container apart from the provider's goroutine: an engine takes its time. What ends the life
-// meanwhile ends the start.
-func (f *life) beginLater() {
+// beginLater starts the worker apart from the provider's goroutine: a GPU may have to be waited for, and an engine takes its time.
+// What ends the life meanwhile ends the start.
+func (f *life) beginLater(t *tenant) {
 	f.wg.Go(func() {
-		b, err := f.runContainer()
+		b, err := f.startLater(t)
 		f.wg.Add(1) // until the provider has heard of it
 		f.p.post(func() {
 			defer f.wg.Done()
@@ -113,26 +155,50 @@ func (f *life) beginLater() {
 	})
 }
 
-// runContainer makes the worker's places and has the engine start it.
-func (f *life) runContainer() (body, error) {
-	e, err := f.p.sup.engineOf(f.spec.plan)
+func (f *life) startLater(t *tenant) (body, error) {
+	if err := f.makePlaces(); err != nil {
+		return nil, err
+	}
+	if t != nil {
+		t.life = f
+		got, err := f.p.sup.gpus.acquire(f.ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		f.holds(got)
+	}
+	if f.spec.plan.Engine == "" {
+		return f.exec()
+	}
+	cmd, err := f.command()
 	if err != nil {
 		return nil, err
 	}
+	b, err := f.p.sup.runContainer(f.ctx, f.spec.plan, f.n, cmd, f.paths.log)
+	if err != nil {
+		return nil, err // not b, which would be a body that is nil
+	}
+	return b, nil
+}
+
+// holds notes which devices the worker has been given.
+func (f *life) holds(g grant) {
+	f.gpus, f.nodes, f.indices = g.devices, g.nodes, g.indices
+	if len(g.devices) > 0 {
+		f.release = func() { f.p.sup.gpus.tell(func() { f.p.sup.gpus.leave(f.id) }) }
+	}
+}
+
+// makePlaces makes the worker's places and its log, to which a container's output comes at the end only.
+func (f *life) makePlaces() (err error) {
 	if f.paths, err = f.p.sup.places(f.p.slug, f.n); err != nil {
-		return nil, err
+		return err
 	}
 	log, err := f.paths.open()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	_ = log.Close() // the output stays with the engine until the end
-	cmd, err := f.p.sup.cfg.Planner.Command(f.spec.plan, execenv.WorkerParams{N: f.n, Socket: f.paths.socket, Tmp: f.paths.tmp})
-	if err != nil {
-		return nil, err
-	}
-	name := execenv.ContainerName(f.p.sup.cfg.Instance, f.p.slug, f.n)
-	return runContainer(f.ctx, e, f.spec.plan.Kind, name, f.p.sup.cfg.Instance, cmd, f.paths.log, f.p.sup.children)
+	return log.Close()
 }
 
 // watch follows the worker to its end. The record lets a later workerd take over.
@@ -144,13 +210,16 @@ func (f *life) watch(b body) {
 		}
 	}
 	b.await()
+	f.p.post(func() { f.p.onDead(f) })
 	close(f.exited)
 	f.cancel()
 	_ = os.Remove(f.paths.socket) // a forked child may hold the listener: no path leads to it any more
-	_ = os.Remove(r.file())
 	e := b.settle()
+	_ = os.Remove(r.file()) // only now: by it the next workerd would find what the worker left, were this one killed meanwhile
 	if f.spec.plan.Kind == manifest.Apptainer && e.code > 0 {
+		oom := e.oom
 		e = containerEnded(e.code)
+		e.oom = oom
 	}
 	f.p.post(func() { f.p.onExit(f, e) })
 }
@@ -161,30 +230,47 @@ func (f *life) record(b body) *record {
 	r := &record{
 		Version: recordVersion, Instance: f.p.sup.cfg.Instance, BootID: boot, Slug: f.p.slug, N: f.n, Run: f.spec.run,
 		Socket: f.paths.socket, Tmp: f.paths.tmp, Log: f.paths.log, Started: f.started.UTC(), Restarts: f.restarts,
+		Standby: f.standby, GPUs: f.gpus,
 	}
 	b.enter(r)
 	return r
 }
 
-// exec makes the worker's places and executes it.
+// exec executes the worker.
 func (f *life) exec() (b body, err error) {
-	if f.paths, err = f.p.sup.places(f.p.slug, f.n); err != nil {
-		return nil, err
-	}
 	log, err := f.paths.open()
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	cmd, err := f.p.sup.cfg.Planner.Command(f.spec.plan, execenv.WorkerParams{N: f.n, Socket: f.paths.socket, Tmp: f.paths.tmp})
+	cmd, err := f.command()
 	if err != nil {
 		return nil, err
 	}
-	proc, err := launch(cmd, log, f.p.sup.children)
+	group := f.makeCgroup()
+	proc, err := launch(cmd, log, group, f.p.sup.children)
+	if err != nil && group != nil {
+		group.Remove()
+		if noCgroup(err) {
+			f.p.log.Warn("the worker runs without its limits", keyWorker, f.id, keyError, err)
+			group = nil
+			proc, err = launch(cmd, log, nil, f.p.sup.children)
+		}
+	}
 	if err != nil {
 		return nil, execenv.Diagnose(cmd, err)
 	}
-	return &processBody{proc, f.marker()}, nil
+	return &processBody{proc, f.marker(), group}, nil
+}
+
+// command makes the folders that the worker needs and that somebody may have removed meanwhile, and what to execute.
+func (f *life) command() (execenv.Command, error) {
+	planner := f.p.sup.cfg.Planner
+	if err := planner.Prepare(f.spec.plan); err != nil {
+		// It was all right when the plan was made: whatever it is (a file system that is away) may pass.
+		return execenv.Command{}, &execenv.Error{Kind: execenv.Transient, Msg: "make the worker's folders", Err: err}
+	}
+	return planner.Command(f.spec.plan, execenv.WorkerParams{N: f.n, Socket: f.paths.socket, Tmp: f.paths.tmp, GPUs: f.gpus, Nodes: f.nodes, Indices: f.indices, Warm: f.standby == warm})
 }
 
 // pid is the worker's own process, 0 while there is none. In a container that is not the first one, which is an init or the
@@ -202,109 +288,15 @@ func (f *life) pid() int {
 // marker is the value of WORKERD_WORKER by which everything that the worker forks is known.
 func (f *life) marker() string { return execenv.Marker(f.p.sup.cfg.Instance, f.p.slug, f.n) }
 
-// handshake connects to the new worker and reports its state; a failure ends the worker.
-func (f *life) handshake() {
-	conn, init, err := f.connect(f.ctx)
-	if err != nil {
-		if f.ctx.Err() == nil {
-			f.killFor(err)
-		}
-		return
-	}
-	l := newLane(f, conn)
-	f.wg.Add(1)
-	f.p.post(func() { f.p.onConnected(f, l, init) })
-	l.serve()
-}
-
-// killFor ends a worker whose handshake went wrong.
-func (f *life) killFor(err error) {
-	c := causeConnection
-	if isProtocolMismatch(err) {
-		c = causePermanent
-	}
-	f.kill(c, err.Error())
-}
-
-// addLanes opens the further connections that concurrency allows; each takes requests as soon as it is there.
-func (f *life) addLanes(from int) {
-	for range f.spec.manifest.Serve.Concurrency - from {
-		f.wg.Go(func() {
-			conn, init, err := f.connect(f.ctx)
-			if err != nil {
-				if f.ctx.Err() == nil {
-					f.killFor(err)
-				}
-				return
-			}
-			l := newLane(f, conn)
-			f.wg.Add(1)
-			f.p.post(func() { f.p.onLane(f, l, init) })
-			l.serve()
-		})
-	}
-}
-
-// connect dials the worker's socket until it accepts, and says initialize. It ends with ctx. The wait between two tries
-// grows to 50 ms: a worker binds its socket when its interpreter is up, and no event would tell of listen(2).
-//
-// A connection that ends before initialize is answered is tried again: its worker may be dying, which its pidfd is to say.
-func (f *life) connect(ctx context.Context) (*protocol.Conn, *protocol.InitializeResult, error) {
-	wait := time.Millisecond
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	for {
-		uc, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: f.paths.socket, Net: "unix"})
-		if err == nil {
-			var conn *protocol.Conn
-			var init *protocol.InitializeResult
-			conn, init, err = f.initialize(ctx, uc)
-			if _, lost := errors.AsType[*lostError](err); !lost {
-				return conn, init, err
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil, fmt.Errorf("the worker does not accept on its socket: %w", err)
-		case <-timer.C:
-			wait = min(wait*3/2, 50*time.Millisecond)
-			timer.Reset(wait)
-		}
-	}
-}
-
-// initialize performs the handshake of one connection.
-func (f *life) initialize(ctx context.Context, uc *net.UnixConn) (*protocol.Conn, *protocol.InitializeResult, error) {
-	if authorize := f.p.sup.cfg.AuthorizeWorker; authorize != nil {
-		if err := authorize(uc); err != nil {
-			_ = uc.Close()
-			return nil, nil, err
-		}
-	}
-	f.peer.CompareAndSwap(0, peerPID(uc))
-	serve := f.spec.manifest.Serve
-	conn := protocol.NewConn(uc, int(serve.MaxMessage))
-	id := f.number()
-	answer, err := exchange(ctx, conn, initializeLine(id, serve.Concurrency, int64(serve.MaxMessage)))
-	if err != nil {
-		_ = conn.Close()
-		return nil, nil, &lostError{err}
-	}
-	init, err := parseInitialize(answer, id)
-	if err != nil {
-		_ = conn.Close()
-		return nil, nil, err
-	}
-	return conn, init, nil
-}
-
-// signal asks or makes the worker end. One that is still being started is not started any more.
+// signal asks or makes the worker end. One that is still being started is not started any more; of one that has ended, which
+// whoever signals may not have heard yet, nothing is touched.
 func (f *life) signal(sig syscall.Signal) {
-	if f.body == nil {
+	switch {
+	case f.body == nil:
 		f.cancel()
-		return
+	case !isClosed(f.exited):
+		f.body.signal(sig)
 	}
-	f.body.signal(sig)
 }
 
 // kill ends the worker's whole tree for a reason of workerd's. It may be called from any goroutine.
@@ -324,8 +316,11 @@ func (f *life) becameReady(l *lane) {
 
 // reconnected puts a lane with a new connection to use, if the worker is free to run.
 func (f *life) reconnected(l *lane, init *protocol.InitializeResult) {
-	if init.State == protocol.StateReady {
+	switch init.State {
+	case protocol.StateReady:
 		f.becameReady(l)
+	case protocol.StatePreloaded:
+		f.preloaded(l)
 	}
 }
 

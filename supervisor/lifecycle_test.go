@@ -327,3 +327,21 @@ func TestCase18Leftovers(t *testing.T) {
 	eventually(t, func() bool { return !alive(mine.Process.Pid) }, func() string { return "the leftover is gone" })
 	require.True(t, alive(other.Process.Pid))
 }
+
+// signalled is a body that only notes what signals it gets.
+type signalled struct {
+	body
+	got []syscall.Signal
+}
+
+func (s *signalled) signal(sig syscall.Signal) { s.got = append(s.got, sig) }
+
+// A worker that has ended gets no signal: a timer, or the end of its last request, may ask for one before its end has been heard of.
+func TestNoSignalAfterTheEnd(t *testing.T) {
+	b := &signalled{}
+	f := &life{body: b, exited: make(chan struct{})}
+	f.signal(syscall.SIGTERM)
+	close(f.exited)
+	f.signal(syscall.SIGKILL)
+	require.Equal(t, []syscall.Signal{syscall.SIGTERM}, b.got)
+}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -18,8 +17,8 @@ import (
 
 const (
 	tailBytes = 4 << 10 // of a worker's output, shown with its end
-	tailLines = 20
-	keepLogs  = 10 // logs of earlier workers kept for each provider, where the settings say nothing
+	tailLines = 40      // Python tells of each thread when it dies of a signal: what was printed before is not to be lost in that
+	keepLogs  = 10      // logs of earlier workers kept for each provider, where the settings say nothing
 )
 
 // tail returns the last lines of a file, at most most bytes of them, valid UTF-8; "" where there is nothing to read.
@@ -124,11 +123,10 @@ func showLogs(ctx context.Context, dir string, lines int, follow bool, w io.Writ
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		var err error
-		if watcher, err = fsnotify.NewWatcher(); err == nil {
-			defer func() { _ = watcher.Close() }()
-			if err := watcher.Add(dir); err != nil {
-				return fmt.Errorf("follow logs: %w", err)
+		if made, err := fsnotify.NewWatcher(); err == nil {
+			defer func() { _ = made.Close() }()
+			if made.Add(dir) == nil {
+				watcher = made
 			}
 		}
 	}
@@ -202,17 +200,17 @@ func readEnd(path string, size int64, n int) ([]byte, error) {
 	}
 }
 
-// follow shows what is appended. Without a watcher (inotify is exhausted) it looks every half second.
+// follow shows what is appended. Without a watcher (inotify is exhausted) it looks every half second; with one now and then too,
+// since somebody may delete the folder, and its watch with it.
 func (s *logShow) follow(ctx context.Context, dir string, watcher *fsnotify.Watcher) error {
 	var events <-chan fsnotify.Event
-	var tick <-chan time.Time
+	var failures <-chan error
+	look := 500 * time.Millisecond
 	if watcher != nil {
-		events = watcher.Events
-	} else {
-		t := time.NewTicker(500 * time.Millisecond)
-		defer t.Stop()
-		tick = t.C
+		events, failures, look = watcher.Events, watcher.Errors, 2*time.Second
 	}
+	tick := time.NewTicker(look)
+	defer tick.Stop()
 	for {
 		for _, f := range logFiles(dir) {
 			if err := s.appended(f); err != nil {
@@ -226,7 +224,11 @@ func (s *logShow) follow(ctx context.Context, dir string, watcher *fsnotify.Watc
 			if !ok {
 				return nil
 			}
-		case <-tick:
+		case <-failures: // events were lost, perhaps
+		case <-tick.C:
+			if watcher != nil {
+				_ = watcher.Add(dir) // nothing happens where it is watched
+			}
 		}
 	}
 }

@@ -66,14 +66,16 @@ func (p *provider) start(ctx context.Context, wait bool) error {
 		}
 		p.release()
 		p.hist = history{}
+		p.renewStandby("started by the operator")
 		p.restartFailed("started by the operator")
 		deaths := p.deaths
 		for _, w := range p.seats() {
 			if w.state == Backoff {
+				w.meek = false
 				p.execute(w, evStart, "started by the operator", p.spec)
 			}
 		}
-		p.startSeats(p.manifest.Serve.Replicas, "started by the operator")
+		p.startSeats(p.manifest.Serve.Replicas, "started by the operator", false)
 		return func() (error, bool) { return p.arrived(0, deaths) }, nil
 	})
 }
@@ -122,7 +124,7 @@ func (p *provider) stop(ctx context.Context, wait bool) error {
 		p.cancelCandidate("stopped by the operator")
 		p.recovered()
 		p.refuseHeld()
-		for _, w := range p.seats() {
+		for _, w := range p.workers {
 			w.again = false
 			if w.state != Stopped {
 				p.stopWorker(w, "stopped by the operator")
@@ -137,6 +139,12 @@ func (p *provider) restart(ctx context.Context, wait bool) error {
 	if err := p.planned(ctx); err != nil {
 		return err
 	}
+	if err := p.ask(ctx, p.replan); err != nil {
+		return err
+	}
+	if err := p.planned(ctx); err != nil {
+		return err
+	}
 	return p.operate(ctx, wait, func() (func() (error, bool), error) {
 		if err := p.runnable(); err != nil {
 			return nil, err
@@ -147,9 +155,14 @@ func (p *provider) restart(ctx context.Context, wait bool) error {
 		if p.roll != nil {
 			running = p.roll.spec
 		}
+		for _, w := range p.workers {
+			if w.leaving { // the patience that an edit had ends here
+				p.stopWorker(w, "restarted by the operator")
+			}
+		}
 		p.switchTo(running, below, "restarted by the operator")
 		if p.roll == nil {
-			p.startSeats(p.manifest.Serve.Replicas, "restarted by the operator")
+			p.startSeats(p.manifest.Serve.Replicas, "restarted by the operator", false)
 		}
 		return func() (error, bool) { return p.arrived(below, deaths) }, nil
 	})
@@ -168,10 +181,14 @@ func (p *provider) arrived(below int64, deaths int) (error, bool) {
 		return protocol.Errorf(protocol.WorkerStartFailed, "the new worker did not become ready, the last one runs on: %s", p.rollErr).
 			From(p.slug, ""), true
 	}
+	if p.refused != nil && p.deaths > deaths {
+		return p.refused, true
+	}
 	ready, pending := 0, 0
 	for _, w := range p.workers {
 		switch {
-		case w.leaving || w.candidate:
+		case w.standby && (w.life == nil || w.life.n >= below): // what stands by holds nobody up
+		case w.leaving || w.candidate || w.standby:
 			pending++
 		case w.state == Ready && w.life.n >= below:
 			ready++

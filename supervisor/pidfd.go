@@ -20,6 +20,7 @@ type ended struct {
 	known  bool           // false: somebody else reaped it
 	oom    bool           // it, or what it had started, was killed for memory
 	note   string         // what the engine says beyond that
+	mute   bool           // the engine does not answer
 }
 
 // outOfMemory says that the worker itself was killed for memory. An engine says only that something in the container was.

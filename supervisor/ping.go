@@ -3,6 +3,8 @@ package supervisor
 import (
 	"strconv"
 	"time"
+
+	"workerd/protocol"
 )
 
 // sendPing asks an idle or busy worker for a sign of life, and says since when an earlier ping is unanswered.
@@ -22,4 +24,17 @@ func (l *lane) sendPing() (unansweredSince time.Time) {
 	l.out = line
 	_ = l.conn.Write(nil, line)
 	return time.Time{}
+}
+
+// sendLoad tells a warm standby that its model is wanted.
+func (l *lane) sendLoad() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil {
+		return // it is told when the connection is back
+	}
+	l.asked = false
+	line := append(l.out[:0], `{"jsonrpc":"2.0","method":"`+protocol.NotifyLoad+`","params":{}}`+"\n"...)
+	l.out = line
+	_ = l.conn.Write(nil, line)
 }

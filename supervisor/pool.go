@@ -30,18 +30,17 @@ type pool struct {
 	maxMessage atomic.Int64
 	schemas    atomic.Pointer[schemas] // nil: no tool declares one
 
-	mu         sync.Mutex
-	limits     limits
-	idle       []*lane // ready and free, the longest idle first
-	running    int     // requests on a lane, answered or not
-	head, tail *request
-	waiting    int
-	refusal    *protocol.Error // answered to every new request; nil: they are admitted
-	short      bool            // fewer workers than wanted are up: a waiting request pokes demand
-	phase      string          // what waiting requests wait for, for progress messages
-	keys       map[string]*request
-	lastBusy   time.Time
-	methods    []protocol.MethodInfo
+	mu       sync.Mutex
+	limits   limits
+	idle     []*lane // ready and free, the longest idle first
+	running  int     // requests on a lane, answered or not
+	queue    queue
+	refusal  *protocol.Error // answered to every new request; nil: they are admitted
+	short    bool            // fewer workers than wanted are up: a waiting request pokes demand
+	phase    string          // what waiting requests wait for, for progress messages
+	keys     map[string]*request
+	lastBusy time.Time
+	methods  []protocol.MethodInfo
 }
 
 func newPool(slug string, demand func()) *pool {
@@ -70,7 +69,7 @@ func (p *pool) submit(r *request) {
 			return
 		}
 	}
-	if p.waiting == 0 {
+	if p.queue.next() == nil && r.turn.n == 0 {
 		for l := p.takeLocked(r); l != nil; l = p.takeLocked(r) {
 			p.mu.Unlock()
 			if l.run(r) {
@@ -80,19 +79,43 @@ func (p *pool) submit(r *request) {
 			p.untakeLocked(r, l)
 		}
 	}
-	if limit := p.limits.capacity + p.limits.queue; p.running+p.waiting >= limit {
-		e := p.fullLocked()
+	out, full := p.roomLocked(r)
+	if out == r {
 		p.mu.Unlock()
-		r.fail(e)
+		r.fail(full)
 		return
 	}
-	p.pushBackLocked(r)
-	place, phase, poke := p.waiting, p.phase, p.short
+	p.queue.push(r)
+	message := ""
+	if r.first.token != nil {
+		message = waitingMessage(p.phase, p.queue.place(r))
+	}
+	poke := p.short && p.queue.next() != nil
 	p.mu.Unlock()
+	if out != nil {
+		out.fail(full)
+	}
 	if poke {
 		p.demand()
 	}
-	r.note(waitingMessage(phase, place))
+	if message != "" {
+		r.note(message)
+	}
+}
+
+// roomLocked makes room for r where the queue is full. It returns who is refused for that, r itself where nobody has more
+// than its share, and nil where there is room.
+func (p *pool) roomLocked(r *request) (*request, *protocol.Error) {
+	if p.running+p.queue.waiting < p.limits.capacity+p.limits.queue {
+		return nil, nil
+	}
+	out := p.queue.crowding(r.turn)
+	if out == nil {
+		return r, p.fullLocked(r.turn)
+	}
+	full := p.fullLocked(out.turn)
+	p.queue.remove(out)
+	return out, full
 }
 
 // joinLocked makes r's asker one of the running request with the same key, if there is one. A key that is in use for
@@ -108,6 +131,9 @@ func (p *pool) joinLocked(r *request) (bool, *protocol.Error) {
 			"idempotencyKey %q belongs to a running request of method %q, not %q", r.key, other.method, r.method)
 	}
 	a := &r.first
+	if under, limit := a.conn.underWay(), p.limits.capacity+p.limits.queue; under > max(limit, 1) {
+		return false, p.fullLocked(r.turn) // joining takes no place in the queue, but its answer takes memory
+	}
 	if other.join(a) {
 		return true, nil
 	}
@@ -124,10 +150,13 @@ func (p *pool) forget(r *request) {
 	p.mu.Unlock()
 }
 
-func (p *pool) fullLocked() *protocol.Error {
-	return protocol.Errorf(protocol.QueueFull, "%d requests run and %d wait, which is the limit of %s; try again later",
-		p.running, p.waiting, p.slug).
-		WithDetail(map[string]any{"queue": p.limits.queue, "waiting": p.waiting, "running": p.running, "capacity": p.limits.capacity}).
+// fullLocked is the refusal of a request of t's connection.
+func (p *pool) fullLocked(t *turn) *protocol.Error {
+	return protocol.Errorf(protocol.QueueFull, "%d requests run and %d wait, %d of them on this connection, which is the limit of %s; try again later",
+		p.running, p.queue.waiting, t.n, p.slug).
+		WithDetail(map[string]any{
+			"queue": p.limits.queue, "waiting": p.queue.waiting, "running": p.running, "capacity": p.limits.capacity, "connection": t.n,
+		}).
 		From(p.slug, "")
 }
 
@@ -140,34 +169,35 @@ func (p *pool) release(r *request, l *lane) {
 
 // offerLocked puts a free lane to use: a waiting request runs on it, or it becomes idle. It unlocks the pool.
 func (p *pool) offerLocked(l *lane) {
-	for !l.retired {
-		r := p.head
-		if r == nil {
-			p.idle = append(p.idle, l)
-			p.mu.Unlock()
-			return
-		}
-		p.unlinkLocked(r)
-		if !r.wanted() {
-			continue
-		}
-		p.assignLocked(r, l)
+	if l.retired {
+		drained := l.life.busy == 0
 		p.mu.Unlock()
-		if l.run(r) {
-			return
+		if drained {
+			l.life.drained()
 		}
-		p.mu.Lock()
-		p.untakeLocked(r, l)
-		p.pushFrontLocked(r)
-		p.mu.Unlock()
-		p.dispatch() // this lane is dead, which its reader sees to; another may be free
 		return
 	}
-	drained := l.life.busy == 0
-	p.mu.Unlock()
-	if drained {
-		l.life.drained()
+	if l.life.parked || l.life.resting {
+		l.resting = l.life.resting
+		p.mu.Unlock()
+		return
 	}
+	r := p.nextLocked()
+	if r == nil {
+		p.idle = append(p.idle, l)
+		p.mu.Unlock()
+		return
+	}
+	p.assignLocked(r, l)
+	p.mu.Unlock()
+	if l.run(r) {
+		return
+	}
+	p.mu.Lock()
+	p.untakeLocked(r, l)
+	p.queue.pushFront(r)
+	p.mu.Unlock()
+	p.dispatch() // this lane is dead, which its reader sees to; another may be free
 }
 
 // add makes a lane available.
@@ -182,11 +212,24 @@ func (p *pool) add(l *lane) {
 	p.offerLocked(l)
 }
 
+// unpark puts the lanes of a standby that takes over to use.
+func (p *pool) unpark(f *life, lanes []*lane) {
+	p.mu.Lock()
+	f.parked = false
+	for _, l := range lanes {
+		if l.inPool && !l.retired {
+			p.offerLocked(l)
+			p.mu.Lock()
+		}
+	}
+	p.mu.Unlock()
+}
+
 // lost takes a lane whose connection ended out of the pool; what it was running is the caller's to resolve.
 func (p *pool) lost(l *lane) {
 	p.mu.Lock()
 	p.dropIdleLocked(l)
-	l.inPool = false
+	l.inPool, l.resting = false, false
 	p.mu.Unlock()
 }
 
@@ -195,7 +238,7 @@ func (p *pool) lost(l *lane) {
 func (p *pool) retire(f *life, lanes []*lane, onlyIdle bool) (busy int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if onlyIdle && (p.running > 0 || p.waiting > 0) {
+	if onlyIdle && (p.running > 0 || p.queue.next() != nil) {
 		return f.busy, false
 	}
 	p.short = true // in the same breath, or a request that arrives now would wait unheard
@@ -221,7 +264,7 @@ func (p *pool) resolve(r *request, l *lane, unread bool, e *protocol.Error) {
 		if !unread {
 			r.retried = true
 		}
-		p.pushFrontLocked(r)
+		p.queue.pushFront(r)
 	}
 	p.mu.Unlock()
 	if drained {
@@ -240,14 +283,14 @@ func (p *pool) resolve(r *request, l *lane, unread bool, e *protocol.Error) {
 // dispatch hands waiting requests to idle lanes, and asks for workers where requests remain.
 func (p *pool) dispatch() {
 	p.mu.Lock()
-	for p.head != nil && len(p.idle) > 0 {
+	for p.queue.next() != nil && len(p.idle) > 0 {
 		l := p.idle[0]
 		copy(p.idle, p.idle[1:])
 		p.idle = p.idle[:len(p.idle)-1]
 		p.offerLocked(l)
 		p.mu.Lock()
 	}
-	poke := p.waiting > 0 && p.short
+	poke := p.queue.next() != nil && p.short
 	p.mu.Unlock()
 	if poke {
 		p.demand()
@@ -258,7 +301,7 @@ func (p *pool) dispatch() {
 func (p *pool) abandon(r *request, why leave) {
 	p.mu.Lock()
 	if r.queued {
-		p.unlinkLocked(r)
+		p.queue.remove(r)
 		p.lastBusy = time.Now()
 		p.mu.Unlock()
 		r.end()
@@ -275,10 +318,13 @@ func (p *pool) abandon(r *request, why leave) {
 func (p *pool) refuse(waiting, later *protocol.Error) {
 	p.mu.Lock()
 	p.refusal = later
+	p.short = true // in the same breath, or a request that arrives now would wait unheard
 	var out []*request
-	for r := p.head; waiting != nil && r != nil; r = p.head {
-		p.unlinkLocked(r)
-		out = append(out, r)
+	if waiting != nil {
+		out = p.queue.all()
+	}
+	for _, r := range out {
+		p.queue.remove(r)
 	}
 	p.mu.Unlock()
 	for _, r := range out {

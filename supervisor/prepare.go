@@ -16,31 +16,32 @@ import (
 )
 
 // prepare runs weights.prepare, a script and its arguments, unless it has run with the content and the arguments that it has now.
-// What it fetched is there for good.
-func (p *provider) prepare(ctx context.Context, m *manifest.Manifest) error {
+// What it fetched is there for good. The edition tells that content from every other; "" without a script.
+func (p *provider) prepare(ctx context.Context, m *manifest.Manifest) (edition string, err error) {
 	if len(m.Weights.Prepare) == 0 {
-		return nil
+		return "", nil
 	}
 	data, err := os.ReadFile(m.Weights.Prepare[0])
 	if err != nil {
-		return fmt.Errorf("weights.prepare: %w", err)
+		return "", fmt.Errorf("weights.prepare: %w", err)
 	}
 	h := sha256.New()
 	_, _ = h.Write(data) // a hash never fails
 	for _, arg := range m.Weights.Prepare[1:] {
 		_, _ = fmt.Fprintf(h, "\x00%s", arg)
 	}
-	done := filepath.Join(p.sup.cfg.StateDir, "prepared", p.slug, hex.EncodeToString(h.Sum(nil)))
+	edition = hex.EncodeToString(h.Sum(nil))
+	done := filepath.Join(p.sup.cfg.StateDir, "prepared", p.slug, edition)
 	if _, err := os.Stat(done); err == nil {
-		return nil
+		return edition, nil
 	}
 	if err := p.runPrepare(ctx, m); err != nil {
-		return err
+		return "", err
 	}
 	if err := os.MkdirAll(filepath.Dir(done), 0o700); err != nil {
-		return err
+		return "", err
 	}
-	return execenv.WriteFile(done, []byte(m.Weights.Prepare[0]+"\n"), 0o600)
+	return edition, execenv.WriteFile(done, []byte(m.Weights.Prepare[0]+"\n"), 0o600)
 }
 
 // runPrepare runs the script to its end, within prepare_timeout. Its output is a log of the provider, and its last line the
@@ -52,13 +53,6 @@ func (p *provider) runPrepare(ctx context.Context, m *manifest.Manifest) error {
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
 	}
-	plan, err := p.sup.cfg.Planner.PlanPrepare(ctx, m)
-	if err == nil {
-		err = p.sup.cfg.Planner.Prepare(plan)
-	}
-	if err != nil {
-		return err
-	}
 	n := p.sup.number()
 	at, err := p.sup.places(p.slug, n)
 	if err != nil {
@@ -66,7 +60,7 @@ func (p *provider) runPrepare(ctx context.Context, m *manifest.Manifest) error {
 	}
 	defer func() { _ = execenv.RemoveTmp(at.tmp) }()
 	p.log.Info("preparing weights", "script", script, "log", at.log)
-	b, err := p.startPrepare(ctx, plan, n, at)
+	b, err := p.startPrepare(ctx, m, n, at)
 	if err != nil {
 		return err
 	}
@@ -104,8 +98,26 @@ func printed(ctx context.Context, b body, log string) string {
 	return tail(log, tailBytes)
 }
 
-// startPrepare starts a script's process or container.
-func (p *provider) startPrepare(ctx context.Context, plan *execenv.Plan, n int64, at paths) (body, error) {
+// startPrepare starts a script's process or container, with the best network that there is.
+func (p *provider) startPrepare(ctx context.Context, m *manifest.Manifest, n int64, at paths) (b body, err error) {
+	for _, network := range execenv.PrepareNetworks(m) {
+		b, err = p.startPrepareWith(ctx, m, network, n, at)
+		if !execenv.IsEngineError(err, execenv.EngineNoNetwork) {
+			break
+		}
+		p.log.Warn("the engine does not give this network to weights.prepare", "network", network, keyError, err)
+	}
+	return b, err
+}
+
+func (p *provider) startPrepareWith(ctx context.Context, m *manifest.Manifest, network string, n int64, at paths) (body, error) {
+	plan, err := p.sup.cfg.Planner.PlanPrepare(ctx, m, network)
+	if err == nil {
+		err = p.sup.cfg.Planner.Prepare(plan)
+	}
+	if err != nil {
+		return nil, err
+	}
 	log, err := at.open()
 	if err != nil {
 		return nil, err
@@ -115,19 +127,18 @@ func (p *provider) startPrepare(ctx context.Context, plan *execenv.Plan, n int64
 	if err != nil {
 		return nil, err
 	}
-	instance := p.sup.cfg.Instance
 	if plan.Engine != "" {
-		e, err := p.sup.engineOf(plan)
+		b, err := p.sup.runContainer(ctx, plan, n, cmd, at.log)
 		if err != nil {
 			return nil, err
 		}
-		return runContainer(ctx, e, plan.Kind, execenv.ContainerName(instance, p.slug, n), instance, cmd, at.log, p.sup.children)
+		return b, nil
 	}
-	proc, err := launch(cmd, log, p.sup.children)
+	proc, err := launch(cmd, log, nil, p.sup.children)
 	if err != nil {
 		return nil, execenv.Diagnose(cmd, err)
 	}
-	return &processBody{proc, execenv.Marker(instance, p.slug, n)}, nil
+	return &processBody{process: proc, marker: execenv.Marker(p.sup.cfg.Instance, p.slug, n)}, nil
 }
 
 // prepared says how a script ended. A failure may pass (it is about networks, mostly), so it is tried again later.

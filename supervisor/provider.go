@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"log/slog"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,8 @@ type spec struct {
 	manifest *manifest.Manifest
 	plan     *execenv.Plan
 	run      string // what a running worker can see of it: another value needs another worker
+	schemas  *schemas
+	faults   *regexp.Regexp // what tells that a worker has lost its GPU; nil: nothing
 }
 
 // ending of a provider itself.
@@ -35,6 +38,7 @@ type provider struct {
 	log   *slog.Logger
 	pool  *pool
 	front *front
+	tally tally
 
 	inbox    chan func()
 	poke     chan struct{} // somebody waits and workers are missing
@@ -61,18 +65,25 @@ type provider struct {
 	left     []*record // workers of an earlier workerd, until the first plan
 	adopting bool      // it is being found out which of them go on: nothing is started meanwhile
 	wanted   int       // the seats that are to be started then
-	workers  []*worker // seats, then leaving ones and a candidate
+	workers  []*worker // seats, a standby, leaving ones and a candidate
 	roll     *roll
 	hist     history
-	failure  *protocol.Error // why it is failed; nil: it is not
-	failed   *protocol.Exit
-	held     bool // stopped by the operator
-	closing  closing
-	lastExit *protocol.Exit
-	deaths   int // processes that ended unasked, for operations that wait
-	idle     *time.Timer
-	waiters  []*waiter
-	rollErr  error
+	// Of the standby: its own endings, and whether restart.policy wants no new one until the next start.
+	standbyHist history
+	rests       bool
+	executions  int             // of processes for seats
+	failure     *protocol.Error // why it is failed; nil: it is not
+	failed      *protocol.Exit
+	refused     *protocol.Error // why the newest start got no GPU; nil: it got one, or needed none
+	gpuFaults   int             // workers that were replaced since they had lost their GPU
+	gpuWarning  string          // a worker takes more memory of it than is declared
+	held        bool            // stopped by the operator
+	closing     closing
+	lastExit    *protocol.Exit
+	deaths      int // processes that ended unasked, for operations that wait
+	idle        *time.Timer
+	waiters     []*waiter
+	rollErr     error
 }
 
 // worker is one seat of a provider: the place of one worker, whatever process fills it.
@@ -87,7 +98,11 @@ type worker struct {
 	retryAt   time.Time
 	again     bool // draining: start anew when gone
 	leaving   bool // draining: the seat goes with it
+	standby   bool // gets no requests until it takes over
+	takenAt   int  // provider.executions when a standby took its seat over
 	candidate bool // the next version, beside the one that it is to replace
+	noGPU     bool // in backoff, since no device was to be had
+	meek      bool // started though nobody waits for it: no other worker has to make room
 }
 
 func newProvider(s *Supervisor, slug string) *provider {
@@ -197,18 +212,19 @@ func (p *provider) onDemand() {
 		return
 	}
 	l := p.pool.load()
-	if l.waiting == 0 {
+	if !l.runnable {
 		return
 	}
 	c := max(p.manifest.Serve.Concurrency, 1)
-	p.startSeats(min((l.running+l.waiting+c-1)/c, p.manifest.Serve.Replicas), "a request waits")
+	p.hurry("a request waits")
+	p.startSeats(min((l.running+l.waiting+c-1)/c, p.manifest.Serve.Replicas), "a request waits", false)
 }
 
 // mayRun says whether workers may be started at all.
 func (p *provider) mayRun() bool { return p.closing == open && !p.held && p.spec != nil }
 
-// startSeats starts stopped seats until at least n have a process or are about to.
-func (p *provider) startSeats(n int, reason string) {
+// startSeats starts stopped seats until at least n have a process or are about to. meek: nobody waits for them.
+func (p *provider) startSeats(n int, reason string, meek bool) {
 	if p.adopting {
 		p.wanted = max(p.wanted, n)
 		return
@@ -224,17 +240,18 @@ func (p *provider) startSeats(n int, reason string) {
 			return
 		}
 		if w.state == Stopped {
+			w.meek = meek
 			p.startWorker(w, reason)
 			up++
 		}
 	}
 }
 
-// seats are the workers that count as replicas: not the leaving ones, not a candidate.
+// seats are the workers that count as replicas: not the leaving ones, not a standby or a candidate.
 func (p *provider) seats() []*worker {
 	out := make([]*worker, 0, len(p.workers))
 	for _, w := range p.workers {
-		if !w.leaving && !w.candidate {
+		if !w.leaving && !w.candidate && !w.standby {
 			out = append(out, w)
 		}
 	}
@@ -251,8 +268,9 @@ func (p *provider) resize() {
 	}
 	for i := p.manifest.Serve.Replicas; i < len(seats); i++ {
 		seats[i].leaving = true
-		p.stopWorker(seats[i], "fewer replicas are wanted")
+		p.drainWorker(seats[i], "fewer replicas are wanted")
 	}
+	p.placeStandby()
 	p.dropGone()
 }
 
@@ -317,6 +335,7 @@ func (p *provider) move(w *worker, e Event, reason string) bool {
 // snapshot for readers is renewed.
 func (p *provider) settle() {
 	p.advanceRoll()
+	p.advanceStandby()
 	p.dropGone()
 	phase, short := p.phase()
 	p.pool.announce(phase, short)
@@ -347,9 +366,10 @@ func (p *provider) armIdle() {
 	p.idle = time.AfterFunc(max(rest, 0), func() { p.post(p.onIdle) })
 }
 
+// anyReady says whether a worker takes requests.
 func (p *provider) anyReady() bool {
 	for _, w := range p.workers {
-		if w.state == Ready {
+		if w.state == Ready && !w.standby {
 			return true
 		}
 	}
@@ -361,7 +381,7 @@ func (p *provider) onIdle() {
 	p.idle = nil
 	d := p.manifest.Start.IdleTimeout.D()
 	l := p.pool.load()
-	if d <= 0 || l.running+l.waiting > 0 || time.Since(l.lastBusy) < d {
+	if d <= 0 || l.running > 0 || l.runnable || time.Since(l.lastBusy) < d {
 		return // settle arms it again
 	}
 	for _, w := range p.seats() {

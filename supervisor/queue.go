@@ -31,43 +31,42 @@ func (p *pool) untakeLocked(r *request, l *lane) {
 	p.lastBusy = time.Now()
 }
 
-func (p *pool) pushBackLocked(r *request) {
-	r.queued = true
-	r.prev, r.next = p.tail, nil
-	if p.tail != nil {
-		p.tail.next = r
-	} else {
-		p.head = r
+// nextLocked takes the request out that is to run next; nil where there is none. One that nobody waits for any more is
+// dropped, and what a client that does not read has sent is left where it is.
+func (p *pool) nextLocked() *request {
+	for r := p.queue.next(); r != nil; r = p.queue.next() {
+		switch {
+		case !r.wanted():
+			p.queue.remove(r)
+			r.endLocked()
+		case !r.turn.free && r.first.conn.stalled():
+			p.holdLocked(r.turn, r.first.conn)
+		default:
+			return p.queue.pop()
+		}
 	}
-	p.tail = r
-	p.waiting++
+	return nil
 }
 
-func (p *pool) pushFrontLocked(r *request) {
-	r.queued = true
-	r.prev, r.next = nil, p.head
-	if p.head != nil {
-		p.head.prev = r
-	} else {
-		p.tail = r
-	}
-	p.head = r
-	p.waiting++
+// holdLocked runs nothing more for a client until it has read what there is for it: else the answers to all that it asked
+// for would lie in memory.
+func (p *pool) holdLocked(t *turn, c *client) {
+	p.queue.hold(t)
+	c.drains.Go(func() {
+		err := c.conn.WaitDrained(c.p.sup.clients, slowClient/2)
+		p.mu.Lock()
+		t.free = t.free || err != nil
+		p.queue.release(t)
+		p.mu.Unlock()
+		p.dispatch()
+	})
 }
 
-func (p *pool) unlinkLocked(r *request) {
-	if r.prev != nil {
-		r.prev.next = r.next
-	} else {
-		p.head = r.next
-	}
-	if r.next != nil {
-		r.next.prev = r.prev
-	} else {
-		p.tail = r.prev
-	}
-	r.prev, r.next, r.queued = nil, nil, false
-	p.waiting--
+// leave says that a connection is over: what waits of it is of others who joined.
+func (p *pool) leave(t *turn) {
+	p.mu.Lock()
+	t.free = true
+	p.mu.Unlock()
 }
 
 func (p *pool) dropIdleLocked(l *lane) {
@@ -88,10 +87,7 @@ func (p *pool) announce(phase string, short bool) {
 		return
 	}
 	p.phase = phase
-	var out []*request
-	for r := p.head; r != nil; r = r.next {
-		out = append(out, r)
-	}
+	out := p.queue.all()
 	p.mu.Unlock()
 	for i, r := range out {
 		r.note(waitingMessage(phase, i+1))
@@ -105,11 +101,7 @@ func (p *pool) standing(r *request) string {
 	if !r.queued {
 		return "running"
 	}
-	place := 1
-	for x := r.prev; x != nil; x = x.prev {
-		place++
-	}
-	return waitingMessage(p.phase, place)
+	return waitingMessage(p.phase, p.queue.place(r))
 }
 
 func waitingMessage(phase string, place int) string {
@@ -122,13 +114,14 @@ func waitingMessage(phase string, place int) string {
 // load is the pool's counters at one instant.
 type load struct {
 	running, waiting, queue int
+	runnable                bool // something waits that a worker is to run: not only what its client does not read for
 	lastBusy                time.Time
 }
 
 func (p *pool) load() load {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return load{p.running, p.waiting, p.limits.queue, p.lastBusy}
+	return load{p.running, p.queue.waiting, p.limits.queue, p.queue.next() != nil, p.lastBusy}
 }
 
 func (p *pool) currentLimits() limits {

@@ -13,7 +13,9 @@ import (
 	"workerd/execenv"
 )
 
-// recordVersion is that of the record's format. A record of another one is ignored, and its worker ended.
+// recordVersion is that of the record's format. A record of another one is ignored, and its worker ended. Members that a reader does
+// not know are ignored too, so that a workerd takes over the workers of a newer one. Hence the rule: a member is added under the same
+// version where whoever ignores it may still adopt the worker, and whatever else changes makes a new version.
 const recordVersion = 1
 
 // record is what a later workerd needs to know of a running worker to take it over. It lies beside the worker's socket as
@@ -32,32 +34,30 @@ type record struct {
 	Log      string    `json:"log"`
 	Started  time.Time `json:"started"`
 	Restarts int       `json:"restarts"`
+	Standby  string    `json:"standby,omitempty"` // it stands by: hot or warm
 	// Of a container: the kind of its engine, and its id.
-	Engine    string `json:"engine,omitempty"`
-	Container string `json:"container,omitempty"`
+	Engine    string   `json:"engine,omitempty"`
+	Container string   `json:"container,omitempty"`
+	GPUs      []string `json:"gpus,omitempty"` // UUIDs
+	// Cgroup is the folder of the worker's own cgroup, where it has one.
+	Cgroup string `json:"cgroup,omitempty"`
 }
+
+// name is that of the worker's cgroup or container.
+func (r *record) name() string { return execenv.ContainerName(r.Instance, r.Slug, r.N) }
 
 func (r *record) marker() string { return execenv.Marker(r.Instance, r.Slug, r.N) }
 
 // file is where the record lies.
 func (r *record) file() string { return strings.TrimSuffix(r.Socket, ".sock") + ".json" }
 
-// save writes the record so that a reader finds it whole or not at all. It is not synced to the disk: after a loss of power it
-// is of another boot, and of no use.
+// save writes the record so that a reader finds it whole or not at all.
 func (r *record) save() error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	tmp := r.file() + ".new"
-	err = os.WriteFile(tmp, append(data, '\n'), 0o600)
-	if err == nil {
-		err = os.Rename(tmp, r.file())
-	}
-	if err != nil {
-		_ = os.Remove(tmp)
-	}
-	return err
+	return execenv.WriteFile(r.file(), append(data, '\n'), 0o600)
 }
 
 // remove takes away what lies around for the worker: record, socket and TMPDIR.
@@ -96,10 +96,8 @@ func readRecord(file string) (*record, error) {
 	}
 	f := os.NewFile(uintptr(fd), file)
 	defer func() { _ = f.Close() }()
-	d := json.NewDecoder(f)
-	d.DisallowUnknownFields()
 	r := new(record)
-	if err := d.Decode(r); err != nil {
+	if err := json.NewDecoder(f).Decode(r); err != nil {
 		return nil, err
 	}
 	return r, nil

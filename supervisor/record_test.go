@@ -29,8 +29,9 @@ func TestRecordRoundTrip(t *testing.T) {
 	st, err := os.Stat(r.file())
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
-	left, _ := filepath.Glob(filepath.Join(dir, "ocr", "*.new"))
-	require.Empty(t, left)
+	left, err := os.ReadDir(filepath.Join(dir, "ocr"))
+	require.NoError(t, err)
+	require.Len(t, left, 1)
 }
 
 // A torn, foreign, misplaced or outlandish record is reported and hides no other; one of an earlier boot is nobody's.
@@ -43,7 +44,7 @@ func TestRecordsThatAreIgnored(t *testing.T) {
 			return "8.json", strings.ReplaceAll(w, `"version":1`, `"version":2`)
 		},
 		"another's file":   func(d, w string) (string, string) { return "8.json", w },
-		"unknown members":  func(d, w string) (string, string) { return "8.json", strings.ReplaceAll(w, `"n":7`, `"n":7,"x":1`) },
+		"stranger's":       func(d, w string) (string, string) { return "8.json", `{"x":1}` },
 		"not what it says": func(d, w string) (string, string) { return "8.json", `["version"]` },
 	}
 	for name, make := range bad {
@@ -68,6 +69,21 @@ func TestRecordsThatAreIgnored(t *testing.T) {
 	got, errs := readRecords(dir, "0a1b2c3d", "another boot")
 	require.Empty(t, got)
 	require.Empty(t, errs)
+}
+
+// What a newer workerd notes besides is no reason to end its workers.
+func TestRecordWithMembersOfANewerOne(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "ocr"), 0o700))
+	r := testRecord(dir)
+	require.NoError(t, r.save())
+	whole, err := os.ReadFile(r.file())
+	require.NoError(t, err)
+	newer := strings.Replace(string(whole), `"n":7`, `"n":7,"cpus":[1,2],"more":{"deep":true}`, 1)
+	require.NoError(t, os.WriteFile(r.file(), []byte(newer), 0o600))
+	got, errs := readRecords(dir, "0a1b2c3d", "boot")
+	require.Empty(t, errs)
+	require.Equal(t, []*record{r}, got)
 }
 
 // A recycled pid is nobody of ours: the start time tells.

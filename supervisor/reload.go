@@ -14,16 +14,6 @@ import (
 	"workerd/protocol"
 )
 
-// roll is a change of version under way, one seat after the other: a candidate is started beside the seat's worker and takes
-// over when it is ready. There is never more than one worker beyond the seats.
-type roll struct {
-	spec   *spec
-	below  int64 // workers with a lower number are replaced even if they run the same version (restart)
-	cand   *worker
-	old    *worker // the seat that cand is to replace
-	reason string
-}
-
 // apply takes in the manifest that is in force on disk. Planning, which may run probes, happens apart; the newest wins.
 func (p *provider) apply(m *manifest.Manifest, warnings []string) {
 	p.invalid = nil
@@ -47,24 +37,62 @@ func (p *provider) plan(m *manifest.Manifest, warnings []string, edited bool) {
 	p.planning++
 	n := p.planning
 	p.lives.Go(func() {
-		err := p.pull(p.sup.ctx, m)
-		if err == nil {
-			err = p.prepare(p.sup.ctx, m)
-		}
-		var plan *execenv.Plan
-		if err == nil {
-			plan, err = p.sup.cfg.Planner.Plan(p.sup.ctx, m)
-		}
-		if err == nil {
-			err = p.sup.cfg.Planner.Prepare(plan)
-		}
+		s, err := p.makeSpec(p.sup.ctx, m)
+		guests := p.guestsOf(m)
 		p.post(func() {
 			if n == p.planning {
+				if err == nil {
+					p.front.admit(guests)
+				}
 				p.planDone, p.pulling = n, ""
-				p.onPlanned(m, plan, err, warnings, edited)
+				p.onPlanned(m, s, err, warnings, edited)
 			}
 		})
 	})
+}
+
+// replan makes the plan of the version in force anew: what it is made of may have changed without its manifest, an image above all
+// that was built anew under its name. Nothing is replaced because of that, and where it fails the plan stays.
+func (p *provider) replan() {
+	if p.closing != open || p.spec == nil || p.roll != nil || p.planErr != nil || p.planning != p.planDone {
+		return
+	}
+	p.planning++
+	n, m := p.planning, p.spec.manifest
+	p.lives.Go(func() {
+		s, err := p.makeSpec(p.sup.ctx, m)
+		p.post(func() {
+			if n != p.planning {
+				return
+			}
+			p.planDone, p.pulling = n, ""
+			switch {
+			case err != nil:
+				p.log.Warn("the plan is not renewed", keyError, err)
+			case p.closing == open && p.roll == nil:
+				p.force(s)
+			}
+		})
+	})
+}
+
+// makeSpec fetches what a version needs, an image and weights, and makes its plan.
+func (p *provider) makeSpec(ctx context.Context, m *manifest.Manifest) (*spec, error) {
+	if err := p.pull(ctx, m); err != nil {
+		return nil, err
+	}
+	edition, err := p.prepare(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := p.sup.cfg.Planner.Plan(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.sup.cfg.Planner.Prepare(plan); err != nil {
+		return nil, err
+	}
+	return &spec{manifest: m, plan: plan, run: runKey(m, plan, edition), schemas: compileSchemas(m, p.log), faults: compileFaults(m.GPU.FaultPatterns)}, nil
 }
 
 // pull fetches the image of a docker or podman provider as env.pull says, on a timeout of its own and outside any start's
@@ -102,7 +130,7 @@ func (p *provider) reject(problems []protocol.ManifestError) {
 }
 
 // onPlanned brings a plan into force.
-func (p *provider) onPlanned(m *manifest.Manifest, plan *execenv.Plan, err error, warnings []string, edited bool) {
+func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings []string, edited bool) {
 	if p.closing != open {
 		return
 	}
@@ -120,17 +148,16 @@ func (p *provider) onPlanned(m *manifest.Manifest, plan *execenv.Plan, err error
 	p.replans = 0
 	p.rejected = nil
 	p.manifest = m
-	p.warnings = append(append([]string(nil), warnings...), plan.Warnings...)
+	p.warnings = append(append([]string(nil), warnings...), s.plan.Warnings...)
 	p.pool.setLimits(limitsOf(m))
-	p.pool.setSchemas(compileSchemas(m, p.log))
-	s := &spec{manifest: m, plan: plan, run: runKey(m, plan)}
+	p.limitWorkers(m.Limits)
 	first, current := p.spec == nil, p.spec
 	if p.roll != nil {
 		current = p.roll.spec
 	}
 	switch {
 	case first:
-		p.spec = s
+		p.force(s)
 		p.recovered()
 		p.resize()
 		for _, w := range p.seats() {
@@ -143,9 +170,14 @@ func (p *provider) onPlanned(m *manifest.Manifest, plan *execenv.Plan, err error
 		p.switchTo(s, 0, "a new version")
 	default:
 		if p.roll == nil {
-			p.spec = s
+			p.force(s)
+		} else {
+			p.roll.spec = s
 		}
 		p.resize()
+		if edited {
+			p.renewStandby("the manifest changed")
+		}
 		if edited && p.failure != nil {
 			p.hist = history{}
 			p.restartFailed("the manifest changed")
@@ -190,9 +222,10 @@ func (p *provider) failPlan(err error) {
 	p.endLeft("no plan can be made of its manifest")
 }
 
-// runKey is what a running worker can see of a version: its fingerprint, and what initialize told it.
-func runKey(m *manifest.Manifest, plan *execenv.Plan) string {
-	return fmt.Sprintf("%s %d %d", plan.Fingerprint, m.Serve.Concurrency, m.Serve.MaxMessage)
+// runKey is what a running worker can see of a version: its fingerprint, what initialize told it, and the edition of the
+// script that made its weights.
+func runKey(m *manifest.Manifest, plan *execenv.Plan, edition string) string {
+	return fmt.Sprintf("%s %d %d %s", plan.Fingerprint, m.Serve.Concurrency, m.Serve.MaxMessage, edition)
 }
 
 func limitsOf(m *manifest.Manifest) limits {
@@ -245,120 +278,4 @@ func watchList(m *manifest.Manifest) []string {
 		}
 	}
 	return files
-}
-
-// switchTo brings another version, or new processes of the same one (below), into force as on_change says.
-func (p *provider) switchTo(s *spec, below int64, reason string) {
-	p.hist = history{}
-	p.rollErr = nil
-	p.cancelCandidate(reason)
-	if p.manifest.Restart.OnChange != "stop-first" && p.anyReady() && p.mayRun() {
-		p.roll = &roll{spec: s, below: below, reason: reason}
-		p.resize()
-		return
-	}
-	p.spec = s
-	p.recovered()
-	p.resize()
-	if !p.mayRun() {
-		return
-	}
-	for _, w := range p.seats() {
-		switch w.state {
-		case Starting, Loading, Ready:
-			w.again = true
-			p.stopWorker(w, reason)
-		case Backoff:
-			p.execute(w, evStart, reason, s)
-		}
-	}
-	p.restartFailed(reason)
-	p.boot()
-}
-
-// restartFailed gives failed seats another chance: at once where they are wanted at boot, else with the next request.
-func (p *provider) restartFailed(reason string) {
-	p.recovered()
-	for _, w := range p.seats() {
-		if w.state == Failed {
-			p.move(w, evDrain, reason)
-		}
-	}
-	p.boot()
-}
-
-// advanceRoll takes the next step of a roll: it runs after every event, and does nothing while a step is under way.
-func (p *provider) advanceRoll() {
-	r := p.roll
-	if r == nil {
-		return
-	}
-	if !p.mayRun() {
-		p.cancelCandidate("stopped")
-		p.spec = r.spec
-		p.roll = nil
-		return
-	}
-	if r.cand != nil {
-		return
-	}
-	for _, w := range p.workers {
-		if w.leaving && w.life != nil {
-			return // one beyond the seats is all there may be
-		}
-	}
-	for _, w := range p.seats() {
-		if f := w.life; f != nil && (f.spec.run != r.spec.run || f.n < r.below) && w.state != Draining {
-			r.old = w
-			r.cand = &worker{state: Stopped, since: time.Now(), candidate: true}
-			p.workers = append(p.workers, r.cand)
-			p.startWorker(r.cand, r.reason)
-			return
-		}
-	}
-	p.spec = r.spec
-	p.roll = nil
-}
-
-// promote makes a candidate that became ready the worker of the seat; the old one finishes what it runs.
-func (p *provider) promote(w *worker) {
-	r := p.roll
-	w.candidate = false
-	if r == nil || r.cand != w {
-		return
-	}
-	old := r.old
-	w.restarts, w.lastExit = old.restarts, old.lastExit
-	p.spec = r.spec
-	r.cand, r.old = nil, nil
-	old.leaving, old.again = true, false
-	p.stopWorker(old, "replaced: "+r.reason)
-}
-
-// candidateDied ends a roll: the version that runs stays, and the manifest on disk is shown with the reason.
-func (p *provider) candidateDied(w *worker, exit *protocol.Exit) {
-	r := p.roll
-	p.move(w, evFail, exit.Reason)
-	w.leaving, w.candidate = true, false
-	p.roll = nil
-	p.rollErr = errors.New(exit.Reason)
-	if r != nil && r.below == 0 {
-		p.rejected = []protocol.ManifestError{{
-			File: p.file, Message: "the new version did not become ready, the last one runs on: " + exit.Reason,
-		}}
-	}
-	p.log.Error("the new version did not become ready; the last one runs on", keyReason, exit.Reason)
-}
-
-// cancelCandidate gives up a roll whose candidate is not ready yet.
-func (p *provider) cancelCandidate(reason string) {
-	r := p.roll
-	if r == nil {
-		return
-	}
-	p.roll = nil
-	if w := r.cand; w != nil {
-		w.candidate, w.leaving = false, true
-		p.stopWorker(w, reason)
-	}
 }

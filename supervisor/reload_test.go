@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"workerd/manifest"
@@ -200,6 +202,30 @@ func TestStopFirst(t *testing.T) {
 	require.Positive(t, stop())
 	close(watch)
 	require.Equal(t, 1, <-most)
+}
+
+// What a plan is made of may change without the manifest and the files beside it: a restart takes it.
+func TestRestartPlansAnew(t *testing.T) {
+	r := newRig(t)
+	vars, setup := filepath.Join(r.dir, "vars"), filepath.Join(r.dir, "setup.sh")
+	write := func(file, text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
+	write(vars, "export EDITION=1\n")
+	write(setup, ". "+vars+"\n")
+	r.provider("m", "")
+	file := filepath.Join(r.dir, "m.toml")
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	write(file, strings.Replace(string(data), "kind = \"venv\"", "kind = \"venv\"\nsetup = \"setup.sh\"", 1))
+	r.load()
+	r.state("m", "ready")
+	cl := r.dial("m")
+	assert.Equal(t, `"1"`, string(cl.call("env", `{"text":"EDITION"}`).Result))
+	write(vars, "export EDITION=2\n")
+	first := cl.call("echo", `{}`).pid(t)
+	r.load()
+	assert.Equal(t, first, cl.call("echo", `{}`).pid(t), "nobody looks there by himself")
+	require.NoError(t, r.sup.Restart(t.Context(), "m", true))
+	assert.Equal(t, `"2"`, string(cl.call("env", `{"text":"EDITION"}`).Result))
 }
 
 func TestRestartRolls(t *testing.T) {

@@ -27,17 +27,22 @@ type request struct {
 	first   asker
 	storage [1]*asker // backing of askers in the usual case of one
 
+	turn *turn // of the first asker's connection
+
 	// Guarded by pool.mu.
-	prev, next *request
+	prev, next *request // in turn
 	queued     bool
+	returned   bool // it has been with a worker, or about to be
 	lane       *lane
 	retried    bool
+	refused    bool // by a worker that was stopping
 }
 
 // asker is one caller who waits for the answer of a request.
 type asker struct {
 	req   *request
 	conn  *client
+	begun time.Time
 	id    []byte // raw JSON, given back exactly as it came
 	key   string // canonical form of id, the key in the connection's table
 	token []byte // raw JSON progress token; nil: no progress wanted
@@ -51,9 +56,9 @@ type asker struct {
 
 // newRequest makes a request with its first asker. Nothing is armed or submitted yet.
 func newRequest(p *pool, c *client, line protocol.Line, m *protocol.Message) *request {
-	r := &request{pool: p, line: line.Bytes, msg: *m, files: line.Files, open: 1}
+	r := &request{pool: p, line: line.Bytes, msg: *m, files: line.Files, open: 1, turn: &c.turn}
 	a := &r.first
-	a.req, a.conn = r, c
+	a.req, a.conn, a.begun = r, c, time.Now()
 	a.id = m.ID.Of(line.Bytes)
 	if !m.ProgressToken.Empty() {
 		a.token = m.ProgressToken.Of(line.Bytes)
@@ -158,6 +163,7 @@ func (r *request) failKeeping(e *protocol.Error) {
 // answer hands the worker's answer line to everybody who still waits, each under its own id.
 func (r *request) answer(line []byte, m *protocol.Message, files []int) {
 	for a := r.take(); a != nil; a = r.take() {
+		a.conn.p.tally.answered(m.Error.Empty(), time.Since(a.begun))
 		a.conn.answerLine(a, line, m.ID, dupFiles(files))
 	}
 	closeFiles(files)
@@ -192,6 +198,15 @@ func (r *request) end() {
 	r.files = nil
 	if r.key != "" {
 		r.pool.forget(r)
+	}
+}
+
+// endLocked is end where pool.mu is held.
+func (r *request) endLocked() {
+	closeFiles(r.files)
+	r.files = nil
+	if r.key != "" && r.pool.keys[r.key] == r {
+		delete(r.pool.keys, r.key)
 	}
 }
 

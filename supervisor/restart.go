@@ -20,6 +20,8 @@ const (
 	causeDeadline     cause = "deadline"      // killed with a request past its deadline
 	causeAsked        cause = "asked"         // operator, idleness, reload, shutdown
 	causeEngine       cause = "engine"        // the container engine does not answer
+	causeGPU          cause = "gpu fault"     // its GPU context or device is lost
+	causeNoGPU        cause = "no gpu"        // no device was to be had: nothing was executed
 	causePermanent    cause = "permanent"     // cannot be executed at all: missing interpreter, wrong protocol
 )
 
@@ -95,7 +97,7 @@ func decide(p policy, h history, e ending, now time.Time, jitter float64) (decis
 	if e.cause == causeAsked || p.policy == "never" || (p.policy == "on-failure" && e.cause == causeExit && e.code == 0) {
 		return decision{action: actStop, reason: "restart policy"}, n
 	}
-	if e.cause == causeEngine {
+	if e.cause == causeEngine || e.cause == causeNoGPU {
 		n.streak++
 		return decision{action: actRetry, after: delay(policy{backoff: max(p.backoff, time.Second), maxBackoff: p.maxBackoff}, n.streak, jitter)}, n
 	}

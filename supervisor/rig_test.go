@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"workerd/execenv"
+	"workerd/execenv/gpu"
 	"workerd/identity"
 	"workerd/manifest"
 	"workerd/protocol"
@@ -36,17 +37,33 @@ type rig struct {
 	sup  *Supervisor
 	set  *manifest.Set
 	stop func()
-	opt  manifest.Options
+
+	cgroups   *execenv.Cgroups
+	opt       manifest.Options
+	listeners Listeners // nil: their end is the supervisor's
+	gpus      gpu.Inventory
 }
 
 // newRig starts a supervisor in folders of its own. Its end is awaited, and nothing of it may be left.
 func newRig(t testing.TB) *rig {
 	t.Helper()
+	return newRigBelow(t, nil)
+}
+
+// newRigBelow is newRig with a delegated cgroup.
+func newRigBelow(t testing.TB, cgroups *execenv.Cgroups) *rig {
+	t.Helper()
+	return newRigOf(t, &rig{cgroups: cgroups})
+}
+
+// newRigOf is newRig with what r has besides.
+func newRigOf(t testing.TB, r *rig) *rig {
+	t.Helper()
 	require.NoError(t, subreaper())
 	base, err := os.MkdirTemp("", "wd") // short: a socket's path may have 107 bytes
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(base) })
-	r := &rig{t: t, dir: filepath.Join(base, "p"), run: filepath.Join(base, "r")}
+	r.t, r.dir, r.run = t, filepath.Join(base, "p"), filepath.Join(base, "r")
 	for _, d := range []string{r.dir, r.run} {
 		require.NoError(t, os.Mkdir(d, 0o700))
 	}
@@ -62,7 +79,7 @@ func (r *rig) open(base string) {
 	instance := execenv.InstanceID(id.UID, host, r.run)
 	planner := execenv.NewPlanner(execenv.Host{
 		ID: id, Instance: instance, RuntimeDir: r.run, StateDir: filepath.Join(base, "s"), CacheDir: filepath.Join(base, "c"),
-		Environ: os.Environ(),
+		Environ: os.Environ(), GPUs: r.gpus,
 	}, execenv.OSRunner{Children: children})
 	var out io.Writer = io.Discard
 	if os.Getenv("WORKERD_TEST_LOG") != "" {
@@ -70,8 +87,8 @@ func (r *rig) open(base string) {
 	}
 	r.opt = manifest.Options{LookupEnv: os.LookupEnv, UID: id.UID, Home: id.Home}
 	r.sup, err = New(Config{
-		RuntimeDir: r.run, StateDir: filepath.Join(base, "s"), Instance: instance, Planner: planner, Children: children,
-		Log: slog.New(slog.NewTextHandler(out, nil)),
+		RuntimeDir: r.run, StateDir: filepath.Join(base, "s"), Instance: instance, Planner: planner, Children: children, Cgroups: r.cgroups,
+		Log: slog.New(slog.NewTextHandler(out, nil)), Listeners: r.listeners, GPUs: r.gpus,
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

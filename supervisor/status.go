@@ -3,6 +3,7 @@ package supervisor
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +23,7 @@ func (p *provider) phase() (words string, short bool) {
 		if w.state.rank() > best.rank() {
 			best, at = w.state, w
 		}
-		if w.state == Stopped || w.state == Draining {
+		if w.state == Stopped || w.state == Draining || w.state == Backoff && w.noGPU {
 			short = true
 		}
 	}
@@ -32,6 +33,9 @@ func (p *provider) phase() (words string, short bool) {
 	case Loading:
 		return loadingWords(at.life.progress), short
 	case Starting:
+		if at.life != nil && at.life.waitsFor != "" && at.life.body == nil {
+			return at.life.waitsFor, short
+		}
 		return "starting", short
 	case Backoff:
 		return fmt.Sprintf("restarting in %s after: %s", time.Until(at.retryAt).Round(100*time.Millisecond), at.reason), short
@@ -59,10 +63,14 @@ func loadingWords(pr *protocol.Progress) string {
 
 // publish renews the snapshot for readers. What the pool counts is added when it is read.
 func (p *provider) publish() {
+	p.publishFacts()
 	s := &protocol.ProviderStatus{
 		Slug: p.slug, Manifest: p.file, FrontSocket: p.front.path,
-		LastExit: p.lastExit, ManifestError: p.manifestErrors(), Warnings: p.warnings,
+		LastExit: p.lastExit, ManifestError: p.manifestErrors(), Warnings: p.warnings, GPUFaults: p.gpuFaults,
 		Workers: []protocol.WorkerStatus{},
+	}
+	if p.gpuWarning != "" {
+		s.Warnings = append(slices.Clone(s.Warnings), p.gpuWarning)
 	}
 	if m := p.manifest; m != nil {
 		s.Title, s.Kind = m.Title, m.Env.Kind
@@ -70,13 +78,31 @@ func (p *provider) publish() {
 	best := Stopped
 	for _, w := range p.workers {
 		s.Workers = append(s.Workers, w.status())
-		if w.state.rank() > best.rank() && !w.candidate {
+		if w.state.rank() > best.rank() && !w.candidate && !w.standby {
 			best, s.Reason = w.state, w.reason
 		}
 	}
+	slices.SortStableFunc(s.Workers, func(a, b protocol.WorkerStatus) int {
+		return slices.Index(roles, a.Role) - slices.Index(roles, b.Role)
+	})
 	s.State = string(best)
 	p.explain(s, best)
 	p.snapshot.Store(s)
+}
+
+// roles in the order in which status lists them.
+var roles = []string{"", protocol.RoleStandby, protocol.RoleCandidate, protocol.RoleLeaving}
+
+func (w *worker) role() string {
+	switch {
+	case w.leaving:
+		return protocol.RoleLeaving
+	case w.candidate:
+		return protocol.RoleCandidate
+	case w.standby:
+		return protocol.RoleStandby
+	}
+	return ""
 }
 
 // explain fills in the reason for a provider's state.
@@ -95,10 +121,15 @@ func (p *provider) explain(s *protocol.ProviderStatus, best State) {
 	case best == Stopped && s.Reason == "":
 		s.Reason = p.stoppedReason()
 	}
-	if p.roll != nil {
+	switch w := p.standby(); {
+	case p.roll != nil && p.roll.cand == nil:
+		s.Reason = "a new version is to be started when the worker beside the running one has ended"
+	case p.roll != nil:
 		s.Reason = "a new version is being started beside the running one"
-	} else if len(p.rejected) > 0 {
+	case len(p.rejected) > 0:
 		s.Reason = p.rejected[0].Message
+	case w != nil && w.state == Failed && best == Ready:
+		s.Reason = "it runs without a standby, which has failed: " + w.reason
 	}
 	for _, w := range p.workers {
 		if w.life != nil && w.life.silent {
@@ -130,16 +161,23 @@ func (p *provider) manifestErrors() []protocol.ManifestError {
 
 func (w *worker) status() protocol.WorkerStatus {
 	s := protocol.WorkerStatus{
-		State: string(w.state), Since: w.since.UTC(), Restarts: w.restarts, LastExit: w.lastExit, GPUs: []string{},
+		State: string(w.state), Role: w.role(), Since: w.since.UTC(), Restarts: w.restarts, LastExit: w.lastExit, GPUs: []string{},
 	}
-	if f := w.life; f != nil {
+	if f := w.life; f != nil && f.heir != nil { // dead and replaced; what follows is being decided
+		s.State = string(Stopped)
+	} else if f != nil {
 		s.ID, s.PID, s.Progress = f.id, f.pid(), f.progress
 		if f.body != nil {
 			s.Container = f.body.container()
+			s.GPUs = append(s.GPUs, f.gpus...)
 		}
-		if !f.readyAt.IsZero() {
-			ready := f.readyAt.UTC()
-			s.ReadySince = &ready
+		since := f.readyAt
+		if f.waiting {
+			since = f.waitingAt
+		}
+		if !since.IsZero() {
+			since = since.UTC()
+			s.ReadySince = &since
 		}
 	}
 	return s

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"workerd/execenv"
+	"workerd/execenv/gpu"
 	"workerd/manifest"
 )
 
@@ -24,11 +25,22 @@ type Config struct {
 	Instance   string // execenv.InstanceID
 	Planner    *execenv.Planner
 	Children   *execenv.Children
-	Log        *slog.Logger
+	// Cgroups is the delegated cgroup below which each worker that is a process of the host gets one of its own; nil: none.
+	Cgroups *execenv.Cgroups
+	Log     *slog.Logger
 
-	// AuthorizeClient and AuthorizeWorker say why the peer of a front or worker connection is refused; nil: nobody is.
-	AuthorizeClient func(*net.UnixConn) error
+	// Doorman lets clients in as serve.allow says; nil: whoever gets at a front socket, which is the caller, is let in.
+	Doorman Doorman
+	// AuthorizeWorker says why the peer of a worker connection is refused; nil: nobody is.
 	AuthorizeWorker func(*net.UnixConn) error
+
+	// Listeners makes the front sockets; by default they end with this process.
+	Listeners Listeners
+
+	// GPUs lists the devices that workers are placed on; nil: there are none.
+	GPUs gpu.Inventory
+	// IgnoreStrangers makes placement count only what our own workers use of a device (gpu_external_check = false).
+	IgnoreStrangers bool
 
 	// Rescan makes the watcher read the directories again and returns what they say. Reload calls it.
 	Rescan func(context.Context) (*manifest.Set, error)
@@ -38,6 +50,8 @@ type Config struct {
 	// log, and how many logs of earlier workers, are kept for each provider.
 	LogMaxSize  int64
 	LogMaxFiles int
+	// ContainerTTL is how long the container of a failed worker is kept where its manifest asks for that.
+	ContainerTTL time.Duration
 	// Now and then the front sockets are looked at: one that was deleted comes back. Default 5 s.
 	CheckSockets time.Duration
 }
@@ -58,6 +72,7 @@ type Supervisor struct {
 	hangUp   context.CancelFunc
 	killed   chan struct{}
 	killOnce sync.Once
+	checks   chan chan struct{} // see Check
 
 	apply     sync.Mutex      // one reconcile at a time; guards leftovers
 	leftovers []*record       // workers of an earlier workerd that no provider has claimed yet
@@ -65,13 +80,20 @@ type Supervisor struct {
 	recorded  map[string]bool // <slug>/<n> of all leftovers with a record; fixed before the first Apply
 	first     int64           // the first worker number of this life
 
+	passage passage
+
 	mu        sync.RWMutex // guards what follows
 	providers map[string]*provider
 	listed    []*manifest.Entry // entries without a provider
 	set       *manifest.Set
+	longest   time.Duration // see StopWithin
 	ending    bool
+	staying   bool // at the end of this process listeners and paths of the front sockets stay, for the next one
 
-	wg sync.WaitGroup // providers
+	gpus   *gpus
+	living living
+	strays strays
+	wg     sync.WaitGroup // providers
 }
 
 // New makes a Supervisor, and the state directory where it is missing. It starts nothing.
@@ -79,10 +101,13 @@ func New(cfg Config) (*Supervisor, error) {
 	if cfg.CheckSockets <= 0 {
 		cfg.CheckSockets = 5 * time.Second
 	}
+	if cfg.Listeners == nil {
+		cfg.Listeners = ownListeners{}
+	}
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	n, err := openNumbers(filepath.Join(cfg.StateDir, "numbers-"+cfg.Instance))
+	n, err := openNumbers(filepath.Join(cfg.StateDir, "numbers-"+cfg.Instance), filepath.Join(cfg.StateDir, "logs"), cfg.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +116,10 @@ func New(cfg Config) (*Supervisor, error) {
 		stops:  &stops{dir: filepath.Join(cfg.StateDir, "stops"), log: cfg.Log},
 		gate:   make(chan struct{}, max(4, 2*runtime.NumCPU())),
 		reaped: map[string]bool{}, recorded: map[string]bool{}, first: n.peek(),
-		providers: map[string]*provider{}, killed: make(chan struct{}),
+		providers: map[string]*provider{}, killed: make(chan struct{}), checks: make(chan chan struct{}),
 	}
+	s.gpus = newGPUs(s)
+	s.passage = passage{dirs: []string{cfg.RuntimeDir, filepath.Join(cfg.RuntimeDir, "front")}}
 	s.ctx, s.cancel = context.WithCancel(context.Background()) // Run ends it
 	s.clients, s.hangUp = context.WithCancel(context.Background())
 	return s, nil
@@ -102,6 +129,8 @@ func New(cfg Config) (*Supervisor, error) {
 func (s *Supervisor) Run(ctx context.Context) error {
 	check := time.NewTicker(s.cfg.CheckSockets)
 	defer check.Stop()
+	go s.gpus.run(s.clients)
+	defer func() { <-s.gpus.done }()
 	for {
 		select {
 		case <-check.C:
@@ -111,10 +140,19 @@ func (s *Supervisor) Run(ctx context.Context) error {
 					p.log.Error("front socket", keyError, err)
 				}
 			}
+		case answered := <-s.checks:
+			s.checked(answered)
 		case <-ctx.Done():
 			return s.shutdown()
 		}
 	}
+}
+
+// stays says whether front sockets outlive this process.
+func (s *Supervisor) stays() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.staying
 }
 
 // settleApply waits for a reconcile under way; later ones see that it is over.
@@ -136,21 +174,40 @@ func (s *Supervisor) shutdown() error {
 	s.settleApply()
 	s.cancel()
 	providers := s.all()
+	if s.cfg.Listeners.Stay() {
+		s.mu.Lock()
+		s.staying = true
+		s.mu.Unlock()
+		for _, p := range providers {
+			p.front.pause()
+		}
+	}
 	for _, p := range providers {
 		p.postAsync(func() { p.close(shutdown) })
 	}
 	gone := make(chan struct{})
-	go func() { s.wg.Wait(); close(gone) }()
-	select {
-	case <-gone:
-	case <-s.killed:
-		for _, p := range providers {
-			p.postAsync(p.closeNow)
+	go func() {
+		defer close(gone)
+		s.wg.Wait()
+		s.reapLast()
+		s.endLastMonitors()
+		s.sweepSockets(filepath.Join(s.cfg.RuntimeDir, "w")) // of workers that no record told of
+	}()
+	killed := s.killed
+	for {
+		select {
+		case <-gone:
+			s.hangUp()
+			return nil
+		case answered := <-s.checks:
+			s.checked(answered)
+		case <-killed:
+			killed = nil
+			for _, p := range providers {
+				p.postAsync(p.closeNow)
+			}
 		}
-		<-gone
 	}
-	s.hangUp()
-	return nil
 }
 
 // Apply brings a set of manifests into force: new providers start, edited ones change as they say, missing ones end. It returns
@@ -165,6 +222,7 @@ func (s *Supervisor) Apply(set *manifest.Set) {
 	}
 	first := s.set == nil
 	s.set = set
+	s.longest = max(s.longest, stopTime(set))
 	running := make([]string, 0, len(s.providers))
 	for slug := range s.providers {
 		running = append(running, slug)
@@ -227,7 +285,7 @@ func (s *Supervisor) create(e *manifest.Entry) {
 	p := newProvider(s, e.Slug)
 	p.file = e.Manifest.File
 	p.pool.setLimits(limitsOf(e.Manifest)) // before the socket is there: it serves from its first instant
-	front, err := listenFront(p)
+	front, err := listenFront(p, p.guestsOf(e.Manifest))
 	if err != nil {
 		s.log.Error("provider cannot be served", keyProvider, e.Slug, keyError, err)
 		failed := *e

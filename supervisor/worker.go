@@ -3,6 +3,7 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"time"
 
@@ -29,7 +30,15 @@ func (p *provider) execute(w *worker, e Event, reason string, s *spec) {
 		w.timer.Stop()
 		w.timer = nil
 	}
-	f, err := newLife(p, p.sup.number(), s, w.restarts)
+	w.noGPU, p.refused = false, nil
+	standby := ""
+	if w.standby {
+		standby = standbyMode(p.manifest)
+	} else {
+		p.rests = false
+		p.executions++
+	}
+	f, err := newLife(p, p.sup.number(), s, beginning{w.restarts, standby, p.tenantFor(w, s, standby)})
 	if err == nil {
 		w.life = f
 		p.track(f)
@@ -50,15 +59,11 @@ func (p *provider) execute(w *worker, e Event, reason string, s *spec) {
 // onStarted is the engine's word that a worker's container runs.
 func (p *provider) onStarted(f *life, b body) {
 	f.begin(b)
-	w := p.workerOf(f)
-	switch {
-	case w == nil || f.cause == causeAsked && f.stopping:
+	if p.workerOf(f) == nil || f.stopping {
 		f.signal(syscall.SIGKILL) // it was told to stop while it was being started
-	case f.stopping:
-		f.signal(syscall.SIGKILL)
-	default:
-		p.limitStart(f)
+		return
 	}
+	p.limitStart(f)
 }
 
 // onNotStarted settles a start that the engine refused, or that was given up.
@@ -67,11 +72,16 @@ func (p *provider) onNotStarted(f *life, err error) {
 	f.cancel()
 	close(f.exited)
 	p.bootDone()
+	f.letGo()
 	if f.paths.tmp != "" {
 		_ = execenv.RemoveTmp(f.paths.tmp)
 	}
+	_ = os.Remove(f.paths.socket) // it may have run for a moment
 	w := p.workerOf(f)
 	f.exit = &protocol.Exit{Reason: err.Error(), Time: time.Now().UTC(), Output: tail(f.paths.log, tailBytes)}
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
+		f.exit.Reason, f.refused = e.Message, e
+	}
 	asked := w == nil || w.state == Draining
 	if asked {
 		f.exit.Reason = "stopped before it was started"
@@ -89,6 +99,9 @@ func (p *provider) onNotStarted(f *life, err error) {
 
 // causeOf says what an error of a start means for the restart policy.
 func causeOf(err error) cause {
+	if protocol.KindOf(err) == protocol.NoGPU {
+		return causeNoGPU
+	}
 	if e, ok := errors.AsType[*execenv.EngineError](err); ok {
 		switch e.Kind.Class() {
 		case execenv.EngineUnavailable:
@@ -115,8 +128,14 @@ func (p *provider) track(f *life) { p.lives.Go(f.wg.Wait) }
 
 // limitStart arms start.timeout.
 func (p *provider) limitStart(f *life) {
+	f.startClock++
+	n := f.startClock
 	if d := f.spec.manifest.Start.Timeout.D(); d > 0 {
-		f.after(d, func() { p.onStartTimeout(f, d) })
+		f.after(d, func() {
+			if n == f.startClock {
+				p.onStartTimeout(f, d)
+			}
+		})
 	}
 }
 
@@ -146,12 +165,21 @@ func (p *provider) onConnected(f *life, l *lane, init *protocol.InitializeResult
 		return
 	}
 	f.connected = true
-	p.pool.setMethods(init.Methods)
+	if f.methods = init.Methods; !w.candidate { // whose methods count when it serves
+		p.pool.setMethods(init.Methods)
+	}
 	switch {
 	case init.State == protocol.StateReady:
 		p.onReady(f, l)
+		return
 	case w.state == Starting:
 		p.move(w, evConnected, "loading")
+	}
+	switch {
+	case init.State == protocol.StatePreloaded:
+		p.onPreloaded(f, l)
+	case f.standby == warm && !w.standby:
+		l.sendLoad() // it has got a seat meanwhile
 	}
 }
 
@@ -185,8 +213,11 @@ func (p *provider) onReady(f *life, l *lane) {
 	if w.state != Starting && w.state != Loading {
 		return
 	}
+	if f.standby == warm && w.standby && !f.waiting && !f.adopted {
+		p.log.Warn("the warm standby has loaded without being told to: its program does not look at "+execenv.StandbyVar, keyWorker, f.id)
+	}
 	f.readyAt = time.Now()
-	f.progress = nil
+	f.progress, f.waiting = nil, false
 	if f.adopted && w.state == Starting {
 		f.readyAt = f.started // it was ready before this workerd was; how long it took nobody knows
 		p.move(w, evReady, "adopted")
@@ -196,13 +227,20 @@ func (p *provider) onReady(f *life, l *lane) {
 	if w.candidate {
 		p.promote(w)
 	}
-	if p.failure != nil && !w.candidate {
+	if p.failure != nil && !w.candidate && !w.standby {
 		p.recovered()
 	}
 	p.publish() // before the first answer can be out: status must not lag behind it
+	f.lookAtGPUs()
 	p.pool.add(l)
 	f.addLanes(1)
-	if d := p.manifest.Health.Interval.D(); d > 0 {
+	p.pingLater(f)
+}
+
+// pingLater begins the pings of a worker that is ready, or waits as a warm standby.
+func (p *provider) pingLater(f *life) {
+	if d := p.manifest.Health.Interval.D(); d > 0 && !f.pinging {
+		f.pinging = true
 		f.after(d, func() { p.onHealth(f) })
 	}
 }
@@ -223,7 +261,8 @@ func (p *provider) onProgress(f *life, pr protocol.Progress) {
 func (p *provider) onHealth(f *life) {
 	h := p.manifest.Health
 	interval, timeout := h.Interval.D(), h.Timeout.D()
-	if interval <= 0 || f.stopping || len(f.lanes) == 0 {
+	if interval <= 0 || f.stopping || len(f.lanes) == 0 || !f.waiting && f.readyAt.IsZero() {
+		f.pinging = false
 		return
 	}
 	since := f.lanes[0].sendPing()
@@ -252,28 +291,37 @@ func (p *provider) onHealth(f *life) {
 // stopWorker drains a worker, then ends it: SIGTERM when its requests are done or half of stop_timeout has passed, SIGKILL
 // to everything at stop_timeout.
 func (p *provider) stopWorker(w *worker, reason string) {
-	f := w.life
+	p.drainWorker(w, reason)
+	if f := w.life; f != nil && !f.stopping {
+		p.limitStop(f)
+	}
+}
+
+// drainWorker is stopWorker with patience, for what an edit replaces: no request may fail because of it. What runs has its own
+// limits (request_timeout); stop_timeout counts from when the worker is free.
+func (p *provider) drainWorker(w *worker, reason string) {
 	if w.timer != nil {
 		w.timer.Stop()
 		w.timer = nil
 	}
-	if w.state == Draining {
+	f := w.life
+	if w.state == Draining || !p.move(w, evDrain, reason) || f == nil {
 		return
 	}
-	if !p.move(w, evDrain, reason) || f == nil {
-		return
-	}
-	busy, _ := p.pool.retire(f, f.lanes, false)
-	if f.stopping {
-		return
-	}
-	if busy == 0 {
+	if busy, _ := p.pool.retire(f, f.lanes, false); busy == 0 {
 		p.terminate(f)
 	}
-	if d := p.manifest.Start.StopTimeout.D(); d > 0 {
-		f.after(d/2, func() { p.terminate(f) })
-		f.after(d, func() { p.onKill(f, causeAsked, "did not end within stop_timeout of "+d.String()) })
+}
+
+// limitStop arms the limits of a stop: once, from when it is called first.
+func (p *provider) limitStop(f *life) {
+	d := p.manifest.Start.StopTimeout.D()
+	if d <= 0 || f.stopClock {
+		return
 	}
+	f.stopClock = true
+	f.after(d/2, func() { p.terminate(f) })
+	f.after(d, func() { p.onKill(f, causeAsked, "did not end within stop_timeout of "+d.String()) })
 }
 
 // terminate sends the one SIGTERM of a stop.
@@ -282,6 +330,7 @@ func (p *provider) terminate(f *life) {
 		f.stopping = true
 		f.cause = causeAsked
 		f.signal(syscall.SIGTERM)
+		p.limitStop(f)
 	}
 }
 
