@@ -30,6 +30,10 @@ type app struct {
 	config   string     // --config
 	json     bool       // --json of the command that runs
 	settings *settings  // loaded once, on demand
+
+	// What install writes a unit for and asks; nil: this program, and the systemd of the user.
+	binary  func() (string, error)
+	manager *systemd
 }
 
 func newApp() *app {
@@ -89,7 +93,8 @@ it dies, follows every edit, and gives tool servers one stable socket per provid
 		a.serveCommand(), a.statusCommand(), a.callCommand(), a.logsCommand(),
 		a.startCommand(), a.stopCommand(), a.restartCommand(), a.reloadCommand(),
 		a.validateCommand(), a.explainCommand(), a.smokeCommand(), a.initCommand(), a.demoCommand(),
-		a.schemaCommand(), a.sdkCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(),
+		a.schemaCommand(), a.sdkCommand(), a.doctorCommand(), a.installCommand(), a.gpusCommand(), a.sweepCommand(), a.versionCommand(), a.completionCommand(),
+		a.leaveCgroupCommand(),
 	} {
 		c.Long += exitStatus
 		c.Args = usageArgs(c.Args)

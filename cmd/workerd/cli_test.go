@@ -128,6 +128,7 @@ type fakeBackend struct {
 	fail      map[string]error // by slug
 	smoke     map[string]string
 	events    chan protocol.Event
+	gpus      protocol.GPUs
 
 	mu     sync.Mutex
 	orders []string
@@ -201,6 +202,8 @@ func (f *fakeBackend) Events(ctx context.Context) <-chan protocol.Event {
 	return out
 }
 
+func (f *fakeBackend) GPUs(context.Context) protocol.GPUs { return f.gpus }
+
 func (f *fakeBackend) Reload(context.Context) error { return f.order("reload", "", true) }
 
 // serve serves the operator API of a fake where the rig's commands look for it.
@@ -240,8 +243,8 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 	}
 	slices.Sort(names)
 	require.Equal(t, []string{
-		"call", "completion", "demo", "doctor", "explain", "init", "logs", "reload", "restart", "schema", "sdk", "serve",
-		"smoke", "start", "status", "stop", "validate", "version", "workerd",
+		"call", "completion", "demo", "doctor", "explain", "gpus", "init", "install", "leave-cgroup", "logs", "reload", "restart", "schema", "sdk", "serve",
+		"smoke", "start", "status", "stop", "sweep", "validate", "version", "workerd",
 	}, names)
 }
 

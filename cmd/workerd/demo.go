@@ -255,7 +255,7 @@ var errDone = errors.New("done")
 
 func pidOf(p protocol.ProviderStatus) int {
 	for _, w := range p.Workers {
-		if w.State == "ready" {
+		if w.State == "ready" && w.Role == "" {
 			return w.PID
 		}
 	}

@@ -121,7 +121,8 @@ func (a *app) checkXDGRuntimeDir(dir string) error {
 }
 
 // makePrivate makes a directory that only the caller can enter, or checks that the one which is there is the caller's and
-// nobody else can write into it. strict refuses one that others can enter, as below /tmp anybody may have made it.
+// nobody else can write into it. strict refuses one that others can read, as below /tmp anybody may have made it; they may
+// pass it where serve.allow has let somebody in.
 func makePrivate(dir string, uid int, strict bool) error {
 	err := os.Mkdir(dir, 0o700)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -139,7 +140,7 @@ func makePrivate(dir string, uid int, strict bool) error {
 	}
 	forbidden := uint32(0o022)
 	if strict {
-		forbidden = 0o077
+		forbidden = 0o066
 	}
 	mode := st.Mode & 0o7777
 	switch {

@@ -105,7 +105,10 @@ func TestMakePrivate(t *testing.T) {
 
 	require.NoError(t, os.Chmod(path, 0o711))
 	require.NoError(t, makePrivate(path, uid, false), "one that was named may let others pass")
-	require.ErrorContains(t, makePrivate(path, uid, true), "mode 0711")
+	require.NoError(t, makePrivate(path, uid, true), "as serve.allow makes it")
+	require.NoError(t, os.Chmod(path, 0o750))
+	require.NoError(t, makePrivate(path, uid, false))
+	require.ErrorContains(t, makePrivate(path, uid, true), "mode 0750")
 	require.NoError(t, os.Chmod(path, 0o770))
 	require.ErrorContains(t, makePrivate(path, uid, false), "chmod 700")
 	require.ErrorContains(t, makePrivate(path, uid+1, false), "belongs to uid")

@@ -103,11 +103,13 @@ func one(name string, find func() finding) check {
 func (a *app) examine(ctx context.Context) []finding {
 	var all []finding
 	var checks []check
+	gpus := a.inventory(defaultSettings())
 	s, err := a.loadSettings()
 	if err != nil {
 		all = append(all, finding{"settings", findProblem, err.Error(), "correct them"})
 	} else {
 		all = append(all, a.checkSettings(s)...)
+		gpus = a.inventory(s)
 		d, err := a.dirs()
 		if err != nil {
 			all = append(all, finding{"runtime directory", findProblem, err.Error(), "name a shorter one with --runtime-dir or runtime_dir"})
@@ -119,7 +121,7 @@ func (a *app) examine(ctx context.Context) []finding {
 		all = append(all, finding{"build", findNote, "built without cgo: GPUs cannot be asked for by NVML", ""})
 	}
 	checks = append(checks, check{"python", func(ctx context.Context) []finding { return []finding{a.checkPython(ctx)} }})
-	checks = append(checks, hostChecks(a.uid)...)
+	checks = append(checks, hostChecks(a.uid, gpus)...)
 	return append(all, runChecks(ctx, checks, checkWait)...)
 }
 
@@ -174,9 +176,6 @@ func (a *app) checkSettings(s *settings) []finding {
 		if err := manifest.CheckDefaults(opt); err != nil {
 			all = append(all, finding{"settings", findProblem, err.Error(), "correct [defaults]: no manifest can be used"})
 		}
-	}
-	for _, key := range s.withoutEffect() {
-		all = append(all, finding{"settings", findWarning, key + " has no effect in this version", ""})
 	}
 	return all
 }

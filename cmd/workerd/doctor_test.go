@@ -13,9 +13,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"workerd/execenv"
+	"workerd/execenv/gpu"
+	"workerd/execenv/gpu/gputest"
 	"workerd/identity"
+	"workerd/protocol/prototest"
 )
 
 // script writes a program that stands in for an engine's client.
@@ -199,30 +203,50 @@ func TestDoctorOnSubordinateIDs(t *testing.T) {
 }
 
 func TestDoctorOnCgroups(t *testing.T) {
-	own := "sys/fs/cgroup/user.slice/w/"
-	v2 := func(controllers string) map[string]string {
-		return map[string]string{
-			"proc/self/cgroup": "0::/user.slice/w\n", "sys/fs/cgroup/cgroup.controllers": "cpu io memory pids\n",
-			own + "cgroup.procs": "", own + "cgroup.controllers": controllers,
+	const own = "sys/fs/cgroup/system.slice/w.service/"
+	check := func(cgroup, controllers string, delegate bool) string {
+		root := put(t, map[string]string{
+			"proc/self/cgroup": cgroup, "proc/self/mountinfo": "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+			own + "cgroup.procs": "", own + "cgroup.type": "domain\n", own + "cgroup.controllers": controllers,
+		})
+		if delegate {
+			err := unix.Setxattr(filepath.Join(root, own), "user.delegate", []byte("1"), 0)
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				prototest.Needs(t, "xattr", "the file system of TMPDIR keeps no attributes of users: "+err.Error())
+			}
+			require.NoError(t, err)
 		}
+		return text([]finding{checkCgroup(root, 0)})
 	}
-	check := func(files map[string]string) string { return text([]finding{checkCgroup(put(t, files))}) }
-	require.Contains(t, check(v2("cpuset cpu io memory pids\n")), "user.slice/w is delegated with cpu, memory, pids -> ")
-	require.Contains(t, check(v2("memory pids\n")), "is delegated without cpu -> systemctl edit user@.service")
-	require.Contains(t, check(map[string]string{"proc/self/cgroup": "3:memory:/\n0::/\n"}), "note cgroup cgroup version 1: limits")
-	require.Contains(t, check(map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/unified/cgroup.procs": ""}), "with a version 2 that has no controllers")
+	const service = "0::/system.slice/w.service\n"
+	require.Contains(t, check(service, "cpuset cpu io memory pids\n", true), "w.service is delegated with memory, cpu, pids -> ")
+	require.Contains(t, check(service, "memory pids\n", true), "but not with all limits: ")
+	require.Contains(t, check(service, "memory pids\n", true), "without the controllers cpu -> systemctl edit user@.service")
+	require.Contains(t, check(service, "memory pids\n", false), "is not delegated to it: where this runs, venv and Apptainer workers have no limits")
+	require.Contains(t, check("3:memory:/\n"+service, "pids\n", false), "note cgroup cgroups are hybrid: version 1 holds the controllers memory: ")
 }
 
 func TestDoctorOnGPUsAndSecurityModules(t *testing.T) {
 	bin := t.TempDir()
 	t.Setenv("PATH", bin)
-	require.Equal(t, "ok GPUs none found -> ", text(checkGPUs(t.Context(), t.TempDir())))
-	require.Contains(t, text(checkGPUs(t.Context(), put(t, map[string]string{"dev/nvidiactl": "", "dev/kfd": ""}))), "note GPUs there is /dev/nvidiactl but no nvidia-smi")
-	require.Contains(t, text(checkGPUs(t.Context(), put(t, map[string]string{"dev/kfd": ""}))), "note GPUs AMD: there is /dev/kfd")
-	script(t, bin, "nvidia-smi", `echo "NVIDIA H100, 550.54"; echo "NVIDIA H100, 550.54"`)
-	require.Contains(t, text(checkGPUs(t.Context(), t.TempDir())), "note GPUs NVIDIA: 2 x NVIDIA H100, 550.54; this version")
+	gpus := func(s gpu.Snapshot) string {
+		var f gputest.Fake
+		f.Set(s)
+		return text(checkGPUs(t.Context(), &f, t.TempDir()))
+	}
+	require.Equal(t, "ok GPUs none found -> ", gpus(gpu.Snapshot{}))
+	h100 := gpu.Device{Name: "NVIDIA H100", UUID: "GPU-1", Total: 80 << 30}
+	require.Contains(t, gpus(gpu.Snapshot{Driver: "550.54", Source: "nvml", Devices: []gpu.Device{h100, h100}}), "ok GPUs 2 x NVIDIA H100, 80 GiB, driver 550.54 (by nvml)")
+	require.Contains(t, gpus(gpu.Snapshot{Problem: "NVML: mismatch"}), "warning GPUs NVML: mismatch -> providers that name gpu.devices run")
+	ill := h100
+	ill.Ill = "lost"
+	require.Contains(t, gpus(gpu.Snapshot{Devices: []gpu.Device{ill}}), "warning GPUs GPU-1: lost -> no worker is placed on it")
+	require.Contains(t, gpus(gpu.Snapshot{Devices: []gpu.Device{h100}, Hidden: []gpu.Device{h100}}), "note GPUs 1 more are outside of the allocation")
+	var broken gputest.Fake
+	broken.Fail(errors.New("NVML hangs"))
+	require.Contains(t, text(checkGPUs(t.Context(), &broken, t.TempDir())), "warning GPUs NVML hangs")
 	script(t, bin, "nvidia-smi", `echo "Failed to initialize NVML: Driver/library version mismatch"; exit 18`)
-	require.Contains(t, text(checkGPUs(t.Context(), t.TempDir())), "warning GPUs nvidia-smi: exit status 18: Failed to initialize NVML")
+	require.Contains(t, text(checkGPUs(t.Context(), gpu.Open(gpu.Options{Root: put(t, map[string]string{"proc/driver/nvidia/version": ""})}), t.TempDir())), "warning GPUs ")
 
 	require.Contains(t, text([]finding{checkSecurity(put(t, map[string]string{"sys/fs/selinux/enforce": "1"}))}), "note security modules SELinux enforces; AppArmor off")
 	require.Contains(t, text([]finding{checkSecurity(put(t, map[string]string{"sys/module/apparmor/parameters/enabled": "Y\n"}))}), "ok security modules SELinux off, AppArmor on")

@@ -8,19 +8,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"workerd/execenv"
+	"workerd/execenv/gpu"
 )
 
 // hostChecks are those of the machine itself.
-func hostChecks(uid int) []check {
+func hostChecks(uid int, gpus gpu.Inventory) []check {
 	return []check{
-		one("cgroup", func() finding { return checkCgroup("/") }),
-		{"GPUs", func(ctx context.Context) []finding { return checkGPUs(ctx, "/") }},
+		one("cgroup", func() finding { return checkCgroup("/", uid) }),
+		{"GPUs", func(ctx context.Context) []finding { return checkGPUs(ctx, gpus, "/") }},
 		one("security modules", func() finding { return checkSecurity("/") }),
 		one("kernel", checkKernel), one("pidfd", checkPidfd), one("inotify", checkInotify), one("open files", checkFiles),
 		{"logout", func(ctx context.Context) []finding { return checkSession(ctx, uid) }},
@@ -95,80 +97,67 @@ func checkFiles() finding {
 	return ok("open files", "at most %d", l.Max)
 }
 
-// checkCgroup says which version of cgroups there is, and whether workers can have some of their own: below a cgroup that this
-// process may write, with the controllers that limits need. Files are those below root.
-func checkCgroup(root string) finding {
+// checkCgroup says whether workers that are processes of the host can have cgroups of their own, and with what limits. Files are
+// those below root.
+func checkCgroup(root string, uid int) finding {
 	const check = "cgroup"
-	data, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
-	if err != nil {
-		return finding{check, findNote, err.Error(), ""}
+	s := execenv.FindCgroups(root, uid)
+	switch {
+	case s.Dir == "":
+		return finding{check, findNote, s.Why + ": where this runs, venv and Apptainer workers have no limits, and are told from others by process group, parents and environment; " +
+			"rootless engines may have none either", s.Do}
+	case s.Why != "":
+		return finding{check, findNote, s.Dir + " is delegated, and each venv or Apptainer worker gets a cgroup of its own below it, but not with all limits: " + s.Why, s.Do}
 	}
-	own := ""
-	for line := range strings.Lines(string(data)) {
-		if p, found := strings.CutPrefix(strings.TrimSpace(line), "0::"); found {
-			own = filepath.Join(root, "sys/fs/cgroup", p)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(root, "sys/fs/cgroup/cgroup.controllers")); err != nil || own == "" {
-		text := "cgroup version 1"
-		if _, err := os.Stat(filepath.Join(root, "sys/fs/cgroup/unified")); err == nil {
-			text += " with a version 2 that has no controllers"
-		}
-		return finding{check, findNote, text + ": limits are those of docker with a daemon of root; rootless engines, Apptainer and venv workers have none",
-			"boot with cgroups v2 alone (systemd.unified_cgroup_hierarchy=1)"}
-	}
-	if unix.Access(filepath.Join(own, "cgroup.procs"), unix.W_OK) != nil || access(own) != nil {
-		return finding{check, findNote, "version 2; " + own + " is not delegated to this user", "run workerd as a systemd service with Delegate=yes"}
-	}
-	has, err := os.ReadFile(filepath.Join(own, "cgroup.controllers"))
-	if err != nil {
-		return finding{check, findNote, err.Error(), ""}
-	}
-	controllers := strings.Fields(string(has))
-	var missing []string
-	for _, c := range []string{"cpu", "memory", "pids"} {
-		if !slices.Contains(controllers, c) {
-			missing = append(missing, c)
-		}
-	}
-	if len(missing) > 0 {
-		return finding{check, findNote, fmt.Sprintf("version 2; %s is delegated without %s", own, strings.Join(missing, ", ")),
-			"systemctl edit user@.service: [Service] Delegate=cpu cpuset io memory pids"}
-	}
-	return ok(check, "version 2; %s is delegated with cpu, memory, pids", own)
+	return ok(check, "version 2; %s is delegated with memory, cpu, pids", s.Dir)
 }
 
-// checkGPUs says which GPUs there are. Files are those below root.
-func checkGPUs(ctx context.Context, root string) []finding {
+// checkGPUs says which GPUs there are, and what keeps workers from them. Files are those below root.
+func checkGPUs(ctx context.Context, inventory gpu.Inventory, root string) []finding {
 	const check = "GPUs"
-	const unused = "; this version of workerd gives workers none"
-	var all []finding
-	out, err := askWithin(ctx, 20*time.Second, "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-	_, statErr := os.Stat(filepath.Join(root, "dev/nvidiactl"))
-	switch {
-	case errors.Is(err, exec.ErrNotFound) && statErr == nil:
-		all = append(all, finding{check, findNote, "there is /dev/nvidiactl but no nvidia-smi on PATH" + unused, ""})
-	case errors.Is(err, exec.ErrNotFound):
-	case err != nil:
-		text := err.Error()
-		if out != "" {
-			text += ": " + out // it prints errors on stdout
-		}
-		all = append(all, finding{check, findWarning, "nvidia-smi: " + text, "after an update of the driver the machine has to be rebooted, or the module be loaded anew"})
-	default:
-		all = append(all, finding{check, findNote, "NVIDIA: " + countLines(out) + unused, ""})
+	snap, err := inventory.Snapshot(ctx)
+	if err != nil {
+		return []finding{{check, findWarning, err.Error(), gpuAdvice}}
 	}
-	if _, err := os.Stat(filepath.Join(root, "dev/kfd")); err == nil {
-		text := "AMD: there is /dev/kfd"
-		if err := readWritable(filepath.Join(root, "dev/kfd")); err != nil {
-			text += ", which this user may not use (" + err.Error() + "; groups render, video)"
+	var all []finding
+	if snap.Problem != "" {
+		all = append(all, finding{check, findWarning, snap.Problem, gpuAdvice})
+	}
+	var sound []string
+	for _, d := range snap.Devices {
+		switch {
+		case d.Ill != "":
+			all = append(all, finding{check, findWarning, d.UUID + ": " + d.Ill, "no worker is placed on it; a reset or a reboot may help, else replace it"})
+		case !d.Split:
+			sound = append(sound, fmt.Sprintf("%s, %s\n", d.Name, size(d.Total)))
 		}
-		all = append(all, finding{check, findNote, text + unused, ""})
+	}
+	if len(sound) > 0 {
+		driver := ""
+		if snap.Driver != "" {
+			driver = ", driver " + snap.Driver
+		}
+		all = append(all, ok(check, "%s%s (by %s)", countLines(strings.Join(sound, "")), driver, snap.Source))
+	}
+	if len(snap.Hidden) > 0 {
+		all = append(all, finding{check, findNote, fmt.Sprintf("%d more are outside of the allocation that this runs in", len(snap.Hidden)), ""})
+	}
+	if kfd := filepath.Join(root, "dev/kfd"); exists(kfd) {
+		if err := readWritable(kfd); err != nil {
+			all = append(all, finding{check, findWarning, "AMD: /dev/kfd may not be used by this user: " + err.Error(), "join the groups that own it: usermod -aG render,video USER, and log in anew"})
+		}
 	}
 	if len(all) == 0 {
 		all = append(all, ok(check, "none found"))
 	}
 	return all
+}
+
+const gpuAdvice = "providers that name gpu.devices run, without a look at their memory; see docs/gpus.md"
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // countLines joins equal lines: "2 x NVIDIA H100, 550.54".
@@ -212,14 +201,8 @@ func checkSecurity(root string) finding {
 // checkSession says what becomes of workerd when the user logs out, as far as systemd tells.
 func checkSession(ctx context.Context, uid int) []finding {
 	var all []finding
-	linger, err := ask(ctx, "loginctl", "show-user", strconv.Itoa(uid), "--property=Linger", "--value")
-	switch {
-	case err != nil: // no loginctl, or no session of this user: nothing ends with one
-	case linger == "no" && uid != 0:
-		all = append(all, finding{"logout", findWarning, "Linger=no: at the last logout systemd removes /run/user/" + strconv.Itoa(uid) + " with the sockets, and ends user services",
-			"loginctl enable-linger"})
-	default:
-		all = append(all, ok("logout", "Linger=%s", linger))
+	if f := lingering(ctx, uid); f.Status != "" {
+		all = append(all, f)
 	}
 	unit, err := ask(ctx, "systemctl", "--user", "show", "workerd.service", "--property=LoadState", "--value")
 	switch {
@@ -227,9 +210,22 @@ func checkSession(ctx context.Context, uid int) []finding {
 	case unit == "loaded":
 		all = append(all, ok("systemd", "workerd.service is installed"))
 	default:
-		all = append(all, finding{"systemd", findNote, "there is no user unit workerd.service: workerd runs only as long as it is started by hand", ""})
+		all = append(all, finding{"systemd", findNote, "there is no user unit workerd.service: workerd runs only as long as it is started by hand", "`workerd install --now`"})
 	}
 	return all
+}
+
+// lingering says what the end of the last session does to a user service; nothing where systemd does not say.
+func lingering(ctx context.Context, uid int) finding {
+	linger, err := ask(ctx, "loginctl", "show-user", strconv.Itoa(uid), "--property=Linger", "--value")
+	switch {
+	case err != nil: // no loginctl, or no session of this user: nothing ends with one
+		return finding{}
+	case linger == "no" && uid != 0:
+		return finding{"logout", findWarning, "Linger=no: at the last logout systemd removes /run/user/" + strconv.Itoa(uid) + " with the sockets, and ends user services",
+			"loginctl enable-linger"}
+	}
+	return ok("logout", "Linger=%s", linger)
 }
 
 // ask runs a command that answers in one line.

@@ -162,7 +162,7 @@ func TestE2EStatusJSON(t *testing.T) {
 		require.Contains(t, x, key)
 		require.Contains(t, bad, key)
 	}
-	optional := []string{"methods", "warnings"}
+	optional := []string{"methods", "warnings", "gpu_faults"}
 	for _, key := range append(keys(t, x), keys(t, bad)...) {
 		require.Contains(t, append(contract, optional...), key)
 	}

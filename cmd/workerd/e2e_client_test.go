@@ -73,6 +73,8 @@ type wire struct {
 	conn *net.UnixConn
 	r    *bufio.Reader
 	n    int
+
+	excused func() bool // of the fault harness
 }
 
 // message is what comes from a front socket: an answer, or a progress notification.

@@ -202,9 +202,19 @@ func TestE2ECase53WhatIsInTheWay(t *testing.T) {
 	e.until("it is served", func() bool { _, err := os.Stat(e.front("x")); return err == nil })
 	e.call(e.dial("x"), "echo", "{}")
 
-	// Case 57: the runtime directory goes away under it.
-	require.NoError(t, os.RemoveAll(e.runtimeDir()))
-	e.until("the front socket is back", func() bool { _, err := os.Stat(e.front("x")); return err == nil })
-	e.until("the control socket is back", func() bool { return e.cli("status").code == exitOK })
-	e.call(e.dial("x"), "echo", "{}")
+	// Case 57: the runtime directory goes away under it, again and again.
+	w := e.dial("x")
+	e.call(w, "echo", "{}")
+	files := openFiles(t, e.pid())
+	for range 2 {
+		require.NoError(t, os.RemoveAll(e.runtimeDir()))
+		e.until("the front socket is back", func() bool { _, err := os.Stat(e.front("x")); return err == nil })
+		e.until("the control socket is back", func() bool { return e.cli("status").code == exitOK })
+		another, err := connect(e.front("x"))
+		require.NoError(t, err)
+		e.call(another, "echo", "{}")
+		require.NoError(t, another.conn.Close())
+	}
+	e.call(w, "echo", "{}")
+	e.until("the listeners of paths that are gone are closed", func() bool { return openFiles(t, e.pid()) <= files })
 }

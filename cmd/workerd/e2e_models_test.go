@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"workerd/protocol"
+	"workerd/protocol/prototest"
 )
 
 // real copies a provider of this repository to where a running workerd finds it. The test is skipped where its Python
@@ -23,10 +23,7 @@ func (e *e2e) real(slug, module string) (file string) {
 	e.t.Helper()
 	if out, err := exec.Command("/usr/bin/python3", "-c", "import "+module).CombinedOutput(); err != nil {
 		text := fmt.Sprintf("/usr/bin/python3 cannot import %s: %v\n%s", module, err, out)
-		if slices.Contains(strings.Split(os.Getenv("WORKERD_TEST_REQUIRE"), ","), slug) {
-			e.t.Fatal(text)
-		}
-		e.t.Skip(text)
+		prototest.Needs(e.t, slug, text)
 	}
 	folder := filepath.Join(e.manifests(), slug)
 	require.NoError(e.t, os.CopyFS(folder, os.DirFS(filepath.Join("../../providers", slug))))

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ func TestE2ECase73AWorkerMayPrint(t *testing.T) {
 	e := newE2E(t)
 	e.provider("x", "[env.variables]\nLOAD_NOISE = \"50000000\"\n")
 	begin := time.Now()
-	e.start()
+	e.start("--log-max-size", "1GiB") // what is looked at is not to be rotated away
 	e.ready("x")
 	t.Logf("ready after %s", time.Since(begin).Round(time.Millisecond))
 	begin = time.Now()
@@ -70,4 +71,28 @@ func TestE2ELogsFollow(t *testing.T) {
 	}
 	require.NoError(t, follow.Process.Signal(os.Interrupt))
 	require.NoError(t, follow.Wait(), "interrupting is how one stops following")
+}
+
+// Whoever reads workerd's log goes away: workerd goes on.
+func TestE2ENobodyReadsTheLog(t *testing.T) {
+	e := newE2E(t)
+	e.bare("x", undaunted)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	cmd := e.command("serve")
+	cmd.Stderr = w
+	require.NoError(t, cmd.Start())
+	require.NoError(t, w.Close())
+	e.cmd, e.exit = cmd, make(chan error, 1)
+	go func() { e.exit <- cmd.Wait() }()
+	pid := e.ready("x")
+	require.NoError(t, r.Close())
+	for range 3 {
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		e.until("the next worker is ready", func() bool {
+			p := e.status("x")
+			return p.State == "ready" && p.Workers[0].PID != pid
+		})
+		pid = e.ready("x")
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"workerd/execenv"
 	"workerd/protocol"
 	"workerd/protocol/control"
+	"workerd/protocol/prototest"
 )
 
 // The tests in the e2e files run the real binary as a process of its own, with real Python workers, and look at it from
@@ -42,7 +44,7 @@ func soon(d time.Duration) time.Duration {
 func long(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("long")
+		prototest.Needs(t, "long", "it takes many seconds")
 	}
 }
 
@@ -107,6 +109,11 @@ type e2e struct {
 	t   *testing.T
 	dir string // short: sockets are below it
 	env map[string]string
+	// attr and stdin are what workerd itself is executed with, prefix a command that executes it, and joins are files which take its pid.
+	attr   *syscall.SysProcAttr
+	stdin  *os.File
+	prefix []string
+	joins  []string
 
 	cmd  *exec.Cmd // nil while it does not run
 	log  *lockedBuffer
@@ -130,7 +137,11 @@ func newE2E(t *testing.T) *e2e {
 	t.Cleanup(func() {
 		if t.Failed() {
 			text := e.log.String()
-			t.Logf("workerd said:\n%s", text[max(0, len(text)-20_000):])
+			from := max(0, len(text)-20_000)
+			if dump := strings.Index(text, "SIGQUIT: quit"); dump >= 0 { // its goroutines, all of them
+				from = min(from, dump)
+			}
+			t.Logf("workerd said:\n%s", text[from:])
 		}
 	})
 	t.Cleanup(e.end)
@@ -155,8 +166,23 @@ func (e *e2e) command(args ...string) *exec.Cmd {
 func (e *e2e) launch(args ...string) {
 	e.t.Helper()
 	cmd, exit := e.command(append([]string{"serve"}, args...)...), make(chan error, 1)
-	cmd.Stderr = e.log
+	cmd.Stderr, cmd.SysProcAttr = e.log, e.attr
+	if e.stdin != nil {
+		cmd.Stdin = e.stdin
+	}
+	if file := os.Getenv("WORKERD_TEST_LOG"); file != "" {
+		f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		require.NoError(e.t, err)
+		cmd.Stderr = io.MultiWriter(e.log, f) // which stays open for as long as workerd may write
+	}
+	if e.prefix != nil {
+		cmd.Args = slices.Concat(e.prefix, []string{cmd.Path}, cmd.Args[1:])
+		cmd.Path = e.prefix[0]
+	}
 	require.NoError(e.t, cmd.Start())
+	for _, file := range e.joins {
+		require.NoError(e.t, os.WriteFile(file, []byte(strconv.Itoa(cmd.Process.Pid)), 0))
+	}
 	go func() { exit <- cmd.Wait() }()
 	e.cmd, e.exit = cmd, exit
 }
@@ -218,9 +244,10 @@ func (e *e2e) end() {
 	select {
 	case <-e.exit:
 	case <-time.After(patience):
-		_ = e.cmd.Process.Kill()
+		_ = e.cmd.Process.Signal(syscall.SIGQUIT) // its goroutines are in the log then
 		<-e.exit
 	}
+	e.cmd = nil
 	for _, pid := range e.marked("") {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}

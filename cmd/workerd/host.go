@@ -5,8 +5,10 @@ import (
 	"path/filepath"
 
 	"workerd/execenv"
+	"workerd/execenv/gpu"
 	"workerd/identity"
 	"workerd/manifest"
+	"workerd/protocol/pysdk"
 )
 
 // host describes this machine and user to execenv. It makes nothing.
@@ -40,10 +42,18 @@ func (a *app) hostOf(s *settings, d *dirs) (execenv.Host, error) {
 		ScratchDir:    s.ScratchDir,
 		HFHome:        s.HFHome,
 		SDKDir:        filepath.Join(d.cache, "sdk"),
+		SDK:           pysdk.Files,
 		Environ:       a.environ,
+		Cgroups:       execenv.FindCgroups("/", id.UID),
 		EngineTimeout: s.EngineTimeout.D(),
 		LogMaxSize:    int64(s.LogMaxSize),
+		GPUs:          a.inventory(s),
 	}, nil
+}
+
+// inventory makes the inventory of this machine's GPUs. Nothing is asked before somebody wants to know.
+func (a *app) inventory(s *settings) *gpu.Machine {
+	return gpu.Open(gpu.Options{Devices: s.GPUDevices, Environ: a.environ, Health: s.GPUHealthCheck, Fork: children.Fork, Log: a.newLogger(s)})
 }
 
 // realPath resolves the symlinks of as much of a path as exists.

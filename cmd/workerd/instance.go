@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -18,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"workerd/execenv"
+	"workerd/execenv/gpu"
 	"workerd/identity"
 	"workerd/manifest"
-	"workerd/protocol"
 	"workerd/protocol/control"
 	"workerd/supervisor"
 )
@@ -33,7 +32,12 @@ type instance struct {
 	log      *slog.Logger
 	// set are the manifests to serve instead of those of the settings' directories.
 	set *manifest.Set
+	// watchdog is within what time the service manager wants to hear that this lives; 0: it does not.
+	watchdog time.Duration
+	// listeners makes the control socket and the front sockets.
+	listeners *fdStore
 
+	gpus     *gpu.Machine
 	sup      *supervisor.Supervisor
 	watcher  *manifest.Watcher // nil with set
 	server   *control.Server
@@ -45,9 +49,6 @@ type instance struct {
 // would take the other's for orphans.
 var children execenv.Children
 
-// checkInterval is how often the lock and the control socket are looked at: what somebody deleted comes back.
-const checkInterval = 5 * time.Second
-
 // run serves until ctx ends, then stops every worker and returns when all is gone. ready is called once, when the front
 // sockets of the first set of manifests accept.
 func (i *instance) run(ctx context.Context, ready func()) error {
@@ -55,11 +56,21 @@ func (i *instance) run(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer func() { i.lock.Close() }() // the one there is then: restore may replace it
-	listener, err := protocol.Listen(i.socket())
+	listener, err := i.listeners.Listen(controlName, i.socket(), nil)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(i.socket())
+	defer func() {
+		if err := i.gpus.Close(); err != nil {
+			i.log.Warn("GPU inventory", "err", err)
+		}
+	}()
+	defer func() {
+		if !i.listeners.Stay() {
+			_ = os.Remove(i.socket())
+			i.listeners.Forget(controlName)
+		}
+	}()
 
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -80,6 +91,9 @@ func (i *instance) run(ctx context.Context, ready func()) error {
 	start(func() error { i.reap(late); return nil })
 	start(func() error { i.killOnSecondSignal(late); return nil })
 	start(func() error { return i.applySets(ctx, ready) })
+	if i.watchdog > 0 {
+		start(func() error { i.feedWatchdog(late); return nil })
+	}
 	if i.watcher != nil {
 		start(func() error { return i.watcher.Run(ctx) })
 	}
@@ -90,6 +104,9 @@ func (i *instance) run(ctx context.Context, ready func()) error {
 
 // open takes the runtime directory and makes the parts, which start nothing yet.
 func (i *instance) open() (err error) {
+	if i.listeners == nil {
+		i.listeners = newFDStore("", nil, i.log)
+	}
 	uid := i.app.uid
 	if err := makePrivate(i.dirs.runtime, uid, i.dirs.fallback); err != nil {
 		return fmt.Errorf("runtime directory: %w", err)
@@ -111,19 +128,27 @@ func (i *instance) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := writeSDK(host.SDKDir, 0o700, 0o600); err != nil {
-		return err
-	}
+	i.gpus = i.app.inventory(i.settings)
+	host.GPUs = i.gpus
 	// What workers orphan becomes ours, to be found and reaped.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become child subreaper: %w", err)
 	}
+	var cgroups *execenv.Cgroups
+	cgroups, host.Cgroups = execenv.EnterCgroups(host.Cgroups)
+	if cgroups != nil {
+		i.log.Info("workers get cgroups of their own", "below", host.Cgroups.Dir, "missing", host.Cgroups.Why)
+	}
 	config := supervisor.Config{
+		Cgroups:    cgroups,
 		RuntimeDir: host.RuntimeDir, StateDir: host.StateDir, Instance: host.Instance,
 		Planner:  execenv.NewPlanner(host, execenv.OSRunner{Children: &children}),
 		Children: &children, Log: i.log,
-		AuthorizeClient: sameUser(uid), AuthorizeWorker: sameUser(uid),
+		Doorman: doorman{uid, i.log}, AuthorizeWorker: sameUser(uid),
+		Listeners:  i.listeners,
 		LogMaxSize: int64(i.settings.LogMaxSize), LogMaxFiles: i.settings.LogMaxFiles,
+		ContainerTTL: i.settings.ContainerTTL.D(),
+		GPUs:         host.GPUs, IgnoreStrangers: !i.settings.GPUExternalCheck,
 	}
 	if i.set == nil {
 		i.watcher = manifest.NewWatcher(manifest.WatchConfig{
@@ -137,7 +162,7 @@ func (i *instance) open() (err error) {
 		return err
 	}
 	i.sup.FindLeftovers()
-	i.server = &control.Server{Backend: i.sup, Metrics: metricsHandler(i.sup.Status), Authorize: sameUser(uid), Log: i.log}
+	i.server = &control.Server{Backend: i.sup, Metrics: metricsHandler(collector{i.sup.Status, i.sup.KnownGPUs, i.sup.Answers}), Authorize: sameUser(uid), Log: i.log}
 	return nil
 }
 
@@ -180,47 +205,6 @@ func (i *instance) applySets(ctx context.Context, ready func()) error {
 			}
 		}
 	}
-}
-
-// serveControl serves the operator API until late ends. Until ctx ends the socket, and the lock, are put back where somebody
-// deleted them; connections to the old one live on.
-func (i *instance) serveControl(late, ctx context.Context, l *net.UnixListener) error {
-	var servers errgroup.Group
-	servers.Go(func() error { return i.server.Serve(late, l) })
-	tick := time.NewTicker(checkInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return servers.Wait()
-		case <-tick.C:
-		}
-		if _, err := os.Lstat(i.socket()); !errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		again, err := i.restore()
-		if err != nil {
-			i.log.Error("the control socket was deleted", "err", err)
-			continue
-		}
-		i.log.Warn("the control socket was deleted and is back", "path", i.socket())
-		servers.Go(func() error { return i.server.Serve(late, again) })
-	}
-}
-
-func (i *instance) restore() (*net.UnixListener, error) {
-	if err := makePrivate(i.dirs.runtime, i.app.uid, i.dirs.fallback); err != nil {
-		return nil, err
-	}
-	if _, err := os.Lstat(filepath.Join(i.dirs.runtime, "lock")); errors.Is(err, fs.ErrNotExist) {
-		lock, err := lockRuntimeDir(i.dirs.runtime)
-		if err != nil {
-			return nil, err
-		}
-		i.lock.Close()
-		i.lock = lock
-	}
-	return protocol.Listen(i.socket())
 }
 
 // reap collects the processes that workers left behind when they end. Many that end at once are one round.

@@ -20,6 +20,7 @@ import (
 	"workerd/execenv"
 	"workerd/manifest"
 	"workerd/protocol"
+	"workerd/protocol/prototest"
 )
 
 // The tests with Live in their name have the real binary run workers in each kind of environment, on real engines and as a
@@ -54,17 +55,14 @@ func needs(t *testing.T, what string, err error) {
 	if err == nil {
 		return
 	}
-	if slices.Contains(strings.Split(os.Getenv("WORKERD_TEST_REQUIRE"), ","), what) {
-		t.Fatalf("%s is required: %v", what, err)
-	}
-	t.Skipf("%s: %v", what, err)
+	prototest.Needs(t, what, err.Error())
 }
 
 func newLive(t *testing.T, kind string) *live {
 	t.Helper()
 	long(t)
 	if os.Getenv("WORKERD_TEST_IMAGES") == "" {
-		t.Skip("WORKERD_TEST_IMAGES names no images: make engines")
+		prototest.Needs(t, "images", "WORKERD_TEST_IMAGES names no images: make engines")
 	}
 	l := &live{kind: kind, mounts: orphanMounts()}
 	t.Cleanup(func() { l.leftNoContainer() }) // after workerd has been stopped

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -78,6 +79,38 @@ func zombiesBelow(pids []int) (dead []int) {
 		dead = append(dead, zombies(pid)...)
 	}
 	return dead
+}
+
+// A start that is given up leaves nothing, however far the engine has come with it: be that for an operator, or for the end of workerd
+// itself. What it would leave may come up only afterwards.
+func TestLiveStartsThatAreGivenUp(t *testing.T) {
+	eachKind(t, containers, func(t *testing.T, l *live) {
+		l.bare("x", "[start]\nwhen = \"request\"\n")
+		l.start()
+		stays := func(when string) {
+			for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+				require.Empty(t, l.owned(), when)
+				require.Empty(t, l.marked("x/"), when)
+				<-time.After(100 * time.Millisecond)
+			}
+		}
+		for wait := time.Duration(0); wait < 720*time.Millisecond; wait += 80 * time.Millisecond {
+			l.ok("start", "x", "--no-wait")
+			<-time.After(wait)
+			l.ok("stop", "x")
+			require.Empty(t, l.owned(), "stopped after %s", wait)
+		}
+		stays("after the stops")
+		for wait := time.Duration(0); wait < 400*time.Millisecond; wait += 150 * time.Millisecond {
+			l.ok("start", "x", "--no-wait")
+			<-time.After(wait)
+			_, err := l.signalled(syscall.SIGTERM)
+			require.NoError(t, err)
+			require.Empty(t, l.owned(), "ended after %s", wait)
+			stays("after the end of workerd")
+			l.start()
+		}
+	})
 }
 
 // Case 19: restarts in quick succession meet no name of their predecessors.

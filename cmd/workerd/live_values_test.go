@@ -45,7 +45,7 @@ func TestLiveCase16ValuesKeepTheirBytes(t *testing.T) {
 		l.add("crlf", "[env.variables]\nV = \"a\\r\\nb\"\n")
 		l.start()
 		if l.kind == manifest.Apptainer { // which would change it
-			require.Contains(t, l.state("crlf", "failed").Reason, "V: the runner takes the carriage return out")
+			require.Contains(t, l.state("crlf", "failed").Reason, "V: Apptainer takes the carriage return out")
 		} else {
 			require.Equal(t, "a\r\nb", l.environmentOf("crlf")["V"])
 		}

@@ -45,6 +45,19 @@ answer = {"Devices": [line.split(":")[0].strip() for line in open("/proc/net/dev
           "Connect": connect(), "Offline": os.environ.get("HF_HUB_OFFLINE", "")}
 `, map[string]any{"port": port})
 		}
+		outside, err := net.Listen("tcp4", "0.0.0.0:0")
+		require.NoError(t, err)
+		defer func() { _ = outside.Close() }()
+		reach := func(slug string) string {
+			return run[string](l, slug, `
+import socket
+try:
+    socket.create_connection((address, port), timeout=5).close()
+    answer = "connected"
+except OSError as e:
+    answer = repr(e)
+`, map[string]any{"address": ownAddress(t), "port": outside.Addr().(*net.TCPAddr).Port})
+		}
 		none, host := look("none"), look("host")
 		for _, d := range none.Devices { // tunnels are there in every network of a kernel that has them, and are down
 			require.Regexp(t, "^(lo|tunl0|gre0|gretap0|erspan0|ip_vti0|ip6_vti0|sit0|ip6tnl0|ip6gre0)$", d)
@@ -60,7 +73,11 @@ answer = {"Devices": [line.split(":")[0].strip() for line in open("/proc/net/dev
 			return p.State == "ready" || p.State == "failed" || p.LastExit != nil
 		})
 		if p.State == "ready" {
-			require.NotEqual(t, "connected", look("bridge").Connect)
+			bridge := look("bridge")
+			require.NotEqual(t, "connected", bridge.Connect, "its loopback is its own")
+			require.Empty(t, bridge.Offline)
+			require.Equal(t, "connected", reach("bridge"), "it has a way out")
+			require.NotEqual(t, "connected", reach("none"))
 			return
 		}
 		t.Logf("bridge: %s", p.Reason)
@@ -77,6 +94,9 @@ func TestLiveCase21ImagesOfTheField(t *testing.T) {
 		odd("replaced", "[limits]\nshm_size = \"300MiB\"\n")
 		odd("kept", "[env]\nentrypoint = \"image\"\n[restart]\nmax_crashes = 2\nbackoff = \"10ms\"\n")
 		l.add("usual", "")
+		unreadable := strings.Replace(l.text(`worker = "live.py"`, "odd", "[restart]\nmax_crashes = 3\nbackoff = \"10ms\"\n"), `worker = "live.py"`,
+			`command = ["python3", "/app/w.py"]`, 1)
+		l.write("unreadable", "live.py", unreadable)
 		l.start()
 		size := "import os; s = os.statvfs('/dev/shm'); answer = s.f_frsize * s.f_blocks"
 		require.Equal(t, 300<<20, run[int](l, "replaced", size, nil))
@@ -86,7 +106,13 @@ func TestLiveCase21ImagesOfTheField(t *testing.T) {
 		require.NotContains(t, env, "http_proxy")
 		require.True(t, strings.HasSuffix(env["PYTHONPATH"], ":/image/python"), env["PYTHONPATH"])
 		require.Equal(t, filepath.Join(l.manifests(), "replaced"), run[string](l, "replaced", "import os; answer = os.getcwd()", nil), "not the image's WORKDIR")
-		p := l.state("kept", "failed")
+		// Case 8, since the image's is root's alone. Case 9: an image made under a strict umask is given up with python's own words.
+		p := l.state("unreadable", "failed")
+		require.Contains(t, p.LastExit.Output, "/app/w.py")
+		require.Contains(t, p.LastExit.Output, "Permission denied")
+		require.NotNil(t, p.LastExit.Code, p.Reason)
+		require.Equal(t, 2, *p.LastExit.Code)
+		p = l.state("kept", "failed")
 		require.Contains(t, p.LastExit.Output, "the entrypoint of the image python3")
 		run[any](l, "usual", "import os; os.write(1, b'a banner {\"jsonrpc\":\"2.0\"}\\n'); os.system('echo from a child')", nil)
 		l.until("it is in the log", func() bool { return strings.Contains(l.ok("logs", "usual"), "from a child") })
@@ -217,4 +243,17 @@ answer = os.waitpid(pid, 0)[1]
 		require.True(t, exit.OOMKilled)
 		require.Contains(t, exit.Reason, "a process that it had started")
 	})
+}
+
+// ownAddress is an address of this machine by which others reach it.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	require.NoError(t, err)
+	for _, a := range addresses {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil && !ip.IP.IsLoopback() {
+			return ip.IP.String()
+		}
+	}
+	return "127.0.0.1" // of a machine without a network, whose containers have none either
 }

@@ -11,7 +11,7 @@ func (a *app) logsCommand() *cobra.Command {
 		Use:   "logs [-f] [-n N] SLUG",
 		Short: "Show what a provider's workers printed",
 		Long: `Show the last lines that the workers of a provider printed to stdout and stderr, merged. With -f go on
-until interrupted.`,
+until interrupted. Colours and other escape sequences are shown on a terminal, and left out elsewhere.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeSlugs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -19,7 +19,11 @@ until interrupted.`,
 			if err != nil {
 				return err
 			}
-			err = c.Logs(cmd.Context(), args[0], lines, follow, a.out)
+			out := a.out
+			if !a.outTTY {
+				out = &escapeFilter{w: out}
+			}
+			err = c.Logs(cmd.Context(), args[0], lines, follow, out)
 			if follow && cmd.Context().Err() != nil {
 				return nil // interrupting is how one stops following
 			}

@@ -25,19 +25,15 @@ The file needs Python 3.7 or later and nothing else.`,
 				dir = args[0]
 			}
 			// Unlike the workers' own copy it is for others to read.
-			if err := writeSDK(dir, 0o755, 0o644); err != nil {
-				return err
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return fmt.Errorf("SDK: %w", err)
 			}
-			a.printf("%s\n", filepath.Join(dir, pysdk.Filename))
+			path := filepath.Join(dir, pysdk.Filename)
+			if err := execenv.WriteFile(path, pysdk.Source, 0o644); err != nil {
+				return fmt.Errorf("SDK: %w", err)
+			}
+			a.printf("%s\n", path)
 			return nil
 		},
 	}
-}
-
-// writeSDK writes the Python SDK into a directory, by rename: running programs import it from there.
-func writeSDK(dir string, dirMode, fileMode os.FileMode) error {
-	if err := os.MkdirAll(dir, dirMode); err != nil {
-		return fmt.Errorf("SDK: %w", err)
-	}
-	return execenv.WriteFile(filepath.Join(dir, pysdk.Filename), pysdk.Source, fileMode)
 }

@@ -5,11 +5,16 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
+	"time"
 
+	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
 	"workerd/protocol"
+	"workerd/supervisor"
 )
 
 func (a *app) serveCommand() *cobra.Command {
@@ -28,30 +33,22 @@ SIGTERM and SIGINT stop it in order, a second one at once; SIGHUP reads the mani
 	return cmd
 }
 
-// withoutEffect names the settings given that this version does not act on.
-func (s *settings) withoutEffect() []string {
-	def := defaultSettings()
-	var keys []string
-	for key, set := range map[string]bool{
-		"gpu_health_check":   s.GPUHealthCheck != def.GPUHealthCheck,
-		"gpu_external_check": s.GPUExternalCheck != def.GPUExternalCheck,
-		"gpu_devices":        len(s.GPUDevices) > 0,
-		"container_ttl":      s.ContainerTTL != def.ContainerTTL,
-	} {
-		if set {
-			keys = append(keys, key)
-		}
+// unsupported refuses a setting without which workerd would be another one than was asked for.
+func (s *settings) unsupported() error {
+	if s.Listen != "" {
+		return &usageError{errors.New("listen: this version serves the operator API on the control socket only")}
 	}
-	return keys
+	return nil
 }
 
 func (a *app) serve(ctx context.Context) error {
+	inherited := activation.Files(true) // before anything is forked, which would have them too
 	s, err := a.loadSettings()
 	if err != nil {
 		return err
 	}
-	if s.Listen != "" {
-		return &usageError{errors.New("listen: this version serves the operator API on the control socket only")}
+	if err := s.unsupported(); err != nil {
+		return err
 	}
 	d, err := a.dirs()
 	if err != nil {
@@ -64,18 +61,30 @@ func (a *app) serve(ctx context.Context) error {
 	if name, network := protocol.FileSystem(nearestParent(d.runtime)); network {
 		log.Warn("sockets may not work in the runtime directory", "directory", d.runtime, "file system", name)
 	}
-	for _, key := range s.withoutEffect() {
-		log.Warn("setting has no effect in this version", "key", key)
+	watchdog, err := daemon.SdWatchdogEnabled(true)
+	if err != nil {
+		log.Warn("no watchdog", "err", err)
 	}
-	i := &instance{app: a, settings: s, dirs: d, log: log}
+	i := &instance{app: a, settings: s, dirs: d, log: log, watchdog: watchdog, listeners: newFDStore(a.getenv("NOTIFY_SOCKET"), inherited, log)}
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
+	// Who reads the log may go away: writing then fails, and does not end workerd. Nobody has to receive this.
+	pipes := make(chan os.Signal, 1)
+	signal.Notify(pipes, syscall.SIGPIPE)
+	defer signal.Stop(pipes)
+	var running atomic.Pointer[supervisor.Supervisor]
 	defer context.AfterFunc(ctx, func() {
-		notifyStopping()
+		var within time.Duration
+		if sup := running.Load(); sup != nil {
+			within = sup.StopWithin()
+		}
+		notifyStopping(within)
 		log.Info("stopping")
 	})()
 	return i.run(ctx, func() {
+		running.Store(i.sup)
+		i.listeners.forgetRest()
 		notifyReady()
 		log.Info("ready", "socket", i.socket(), "providers", len(i.sup.Status(nil).Providers), "version", readVersion().Version)
 		go i.reloadOn(ctx, hangups)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"workerd/protocol"
+	"workerd/supervisor"
 )
 
 // asWorkerd is set where this binary is to be workerd itself, so that tests can run the real process.
@@ -165,9 +166,13 @@ func TestServeTellsSystemd(t *testing.T) {
 	heard := func() string {
 		buf := make([]byte, 4096)
 		require.NoError(t, l.SetReadDeadline(time.Now().Add(20*time.Second)))
-		n, err := l.Read(buf)
-		require.NoError(t, err)
-		return string(buf[:n])
+		for {
+			n, err := l.Read(buf)
+			require.NoError(t, err)
+			if !strings.HasPrefix(string(buf[:n]), "FDSTORE") {
+				return string(buf[:n])
+			}
+		}
 	}
 	d := r.startDaemon("--log-format", "json", "--log-level", "debug")
 	require.Equal(t, "READY=1", heard())
@@ -175,10 +180,44 @@ func TestServeTellsSystemd(t *testing.T) {
 	require.Regexp(t, `^RELOADING=1\nMONOTONIC_USEC=\d+$`, heard())
 	require.Equal(t, "READY=1", heard())
 	require.NoError(t, d.stop(t, syscall.SIGINT))
-	require.Equal(t, "STOPPING=1", heard())
+	require.Equal(t, "STOPPING=1\nEXTEND_TIMEOUT_USEC=60000000", heard(), "no provider: the margin alone")
 	for line := range strings.Lines(d.log.String()) {
 		require.True(t, json.Valid([]byte(line)), line)
 	}
+}
+
+func TestServeFeedsTheWatchdog(t *testing.T) {
+	r := newRig(t)
+	path := filepath.Join(r.dir, "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	require.NoError(t, err)
+	defer l.Close()
+	r.env["NOTIFY_SOCKET"], r.env["WATCHDOG_USEC"] = path, "600000"
+	count := func(word string, within time.Duration) (n int) {
+		require.NoError(t, l.SetReadDeadline(time.Now().Add(within)))
+		buf := make([]byte, 4096)
+		for {
+			m, err := l.Read(buf)
+			if err != nil {
+				return n
+			}
+			if string(buf[:m]) == word {
+				n++
+			}
+		}
+	}
+	d := r.startDaemon()
+	require.GreaterOrEqual(t, count("WATCHDOG=1", 2*time.Second), 3)
+	// A control socket that another one has replaced does not answer for this workerd.
+	socket := filepath.Join(r.dir, "run/workerd.sock")
+	require.NoError(t, os.Rename(socket, socket+".away"))
+	require.NoError(t, os.Mkdir(socket, 0o700))
+	eventually(t, "it is noticed", func() bool { return strings.Contains(d.log.String(), "the watchdog is not fed") })
+	count("", 10*time.Millisecond) // what was on its way
+	require.Zero(t, count("WATCHDOG=1", time.Second))
+	require.NoError(t, os.Remove(socket))
+	require.NoError(t, os.Rename(socket+".away", socket))
+	require.Positive(t, count("WATCHDOG=1", 2*time.Second))
 }
 
 func TestServeComesBackToADeletedRuntimeDir(t *testing.T) {
@@ -229,7 +268,7 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	begin := time.Now()
 	require.NoError(t, d.Process.Signal(syscall.SIGTERM))
 	eventually(t, "it stops in order", func() bool { return strings.Contains(d.log.String(), "msg=stopping") })
-	require.Contains(t, r.ok("status", "words"), "draining", "the operator API answers while it stops")
+	eventually(t, "the operator API answers while it stops", func() bool { return strings.Contains(r.ok("status", "words"), "draining") })
 	require.NoError(t, d.stop(t, syscall.SIGTERM))
 	require.Less(t, time.Since(begin), 20*time.Second, "stop_timeout is 30 s")
 	require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
@@ -332,6 +371,15 @@ func TestMetrics(t *testing.T) {
 		`workerd_requests_waiting{provider="echo"} 2`,
 		`workerd_worker_restarts_total{provider="echo"} 3`,
 		`workerd_manifest_errors{provider="ocr"} 1`,
+		`workerd_requests_total{outcome="result",provider="echo"} 5`,
+		`workerd_requests_total{outcome="worker_error",provider="echo"} 1`,
+		`workerd_requests_total{outcome="queue_full",provider="echo"} 2`,
+		`workerd_request_duration_seconds_bucket{provider="echo",le="0.001"} 3`,
+		`workerd_request_duration_seconds_bucket{provider="echo",le="0.1"} 5`,
+		`workerd_request_duration_seconds_bucket{provider="echo",le="1800"} 5`,
+		`workerd_request_duration_seconds_bucket{provider="echo",le="+Inf"} 6`,
+		`workerd_request_duration_seconds_sum{provider="echo"} 9.5`,
+		`workerd_request_duration_seconds_count{provider="echo"} 6`,
 	} {
 		require.Contains(t, text, line+"\n")
 	}
@@ -342,7 +390,11 @@ func TestMetrics(t *testing.T) {
 func scrape(t *testing.T, status func([]string) protocol.Status) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	metricsHandler(status).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	answers := supervisor.Answers{Results: 5, Errors: 1, Refused: map[protocol.Kind]uint64{protocol.QueueFull: 2}, Seconds: 9.5}
+	answers.Within[0], answers.Within[3], answers.Within[len(supervisor.AnswerBounds)] = 3, 2, 1
+	metricsHandler(collector{
+		status, func() protocol.GPUs { return protocol.GPUs{} }, func() map[string]supervisor.Answers { return map[string]supervisor.Answers{"echo": answers} },
+	}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	require.Equal(t, 200, w.Code, w.Body.String())
 	return w.Body.String()
 }

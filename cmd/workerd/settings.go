@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"workerd/execenv/gpu"
 	"workerd/manifest"
 )
 
@@ -88,7 +89,7 @@ var options = []option{
 	wordOption("log_format", "text or json", []string{"text", "json"}, func(s *settings) *string { return &s.LogFormat }),
 	durationOption("engine_timeout", "`time` that a command of a container engine may take", func(s *settings) *manifest.Duration { return &s.EngineTimeout }),
 	durationOption("pull_timeout", "`time` that pulling an image may take", func(s *settings) *manifest.Duration { return &s.PullTimeout }),
-	durationOption("container_ttl", "`time` that a dead container which could not be removed stays", func(s *settings) *manifest.Duration { return &s.ContainerTTL }),
+	durationOption("container_ttl", "`time` that the container of a failed worker stays where env.keep_failed keeps it", func(s *settings) *manifest.Duration { return &s.ContainerTTL }),
 	{key: "log_max_size", usage: "`size` at which a worker's log is rotated", set: func(s *settings, v []string) error {
 		return s.LogMaxSize.UnmarshalText([]byte(v[0]))
 	}},
@@ -102,7 +103,12 @@ var options = []option{
 	}},
 	boolOption("gpu_health_check", "watch GPUs for faults", func(s *settings) *bool { return &s.GPUHealthCheck }),
 	boolOption("gpu_external_check", "watch GPUs for processes of others", func(s *settings) *bool { return &s.GPUExternalCheck }),
-	listOption("gpu_devices", "GPU `device`, where none can be found by asking (repeatable)", false, func(s *settings) *[]string { return &s.GPUDevices }),
+	{key: "gpu_devices", list: true, usage: "GPU that is there though the driver cannot be asked: `name`, an index or UUID, or name=size, \"0=24GiB\" (repeatable)",
+		set: func(s *settings, v []string) error {
+			s.GPUDevices = v
+			_, err := gpu.ParseDevices(v)
+			return err
+		}},
 }
 
 func textOption(key, usage string, path bool, at func(*settings) *string) option {
@@ -199,13 +205,9 @@ func (a *app) readSettings() (*settings, error) {
 		return nil, err
 	}
 	for _, o := range options {
-		text, ok := a.lookup(o.variable())
-		if !ok || text == "" {
+		values := a.variable(o)
+		if values == nil {
 			continue
-		}
-		values := []string{text}
-		if o.list {
-			values = strings.Split(text, ":")
 		}
 		if err := a.apply(s, o, values); err != nil {
 			return nil, &usageError{fmt.Errorf("%s: %w", o.variable(), err)}
@@ -224,8 +226,29 @@ func (a *app) readSettings() (*settings, error) {
 	return s, nil
 }
 
-// apply sets an option given as flag or variable; there a relative path is one of the working directory.
-func (a *app) apply(s *settings, o option, values []string) error {
+// variable returns what the environment says of an option, nil where it says nothing.
+func (a *app) variable(o option) []string {
+	text := a.getenv(o.variable())
+	switch {
+	case text == "":
+		return nil
+	case o.list:
+		return strings.Split(text, ":")
+	}
+	return []string{text}
+}
+
+// given returns what flag or variable say of an option, paths absolute; nil where neither does.
+func (a *app) given(o option) ([]string, error) {
+	if values := a.flags[o.key]; values != nil {
+		return a.absolute(o, values)
+	}
+	return a.absolute(o, a.variable(o))
+}
+
+// absolute makes the values of an option given as flag or variable mean the same everywhere: a relative path is one of the
+// working directory.
+func (a *app) absolute(o option, values []string) ([]string, error) {
 	values = slices.Clone(values)
 	for i := range values {
 		if !o.path {
@@ -233,9 +256,18 @@ func (a *app) apply(s *settings, o option, values []string) error {
 		}
 		abs, err := filepath.Abs(a.tilde(values[i]))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		values[i] = abs
+	}
+	return values, nil
+}
+
+// apply sets an option given as flag or variable.
+func (a *app) apply(s *settings, o option, values []string) error {
+	values, err := a.absolute(o, values)
+	if err != nil {
+		return err
 	}
 	return o.set(s, values)
 }
@@ -275,6 +307,9 @@ func (a *app) readFile(s *settings) error {
 		if err := a.resolve(dir, &s.Providers[i]); err != nil {
 			return &usageError{fmt.Errorf("%s: providers[%d]: %w", s.file, i, err)}
 		}
+	}
+	if _, err := gpu.ParseDevices(s.GPUDevices); err != nil {
+		return &usageError{fmt.Errorf("%s: gpu_devices: %w", s.file, err)}
 	}
 	return nil
 }

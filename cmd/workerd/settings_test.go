@@ -55,7 +55,7 @@ func TestEverySettingInEveryPlace(t *testing.T) {
 		"log_max_files":      {`1`, "2", "3", [4]any{3, 2, 1, 10}},
 		"gpu_health_check":   {`false`, "true", "false", [4]any{false, true, false, true}},
 		"gpu_external_check": {`false`, "true", "false", [4]any{false, true, false, true}},
-		"gpu_devices":        {`["f"]`, "e:e2", "x", [4]any{[]string{"x"}, []string{"e", "e2"}, []string{"f"}, []string(nil)}},
+		"gpu_devices":        {`["0=24GiB"]`, "GPU-e:1=8GB", "MIG-x", [4]any{[]string{"MIG-x"}, []string{"GPU-e", "1=8GB"}, []string{"0=24GiB"}, []string(nil)}},
 	}
 	typ := reflect.TypeFor[settings]()
 	for i := range typ.NumField() {
@@ -123,6 +123,7 @@ func TestSettingsAreStrict(t *testing.T) {
 		"log_level = \n":                   "workerd.toml:1:",
 		"state_dir = \"${NOT_SET}/x\"\n":   "${NOT_SET} is not set",
 		"providers = [\"${NOT_SET}/x\"]\n": "providers[0]",
+		"gpu_devices = [\"H100\"]\n":       "gpu_devices: \"H100\": write an index or a whole UUID",
 	} {
 		r.write(".config/workerd/workerd.toml", text)
 		_, err := r.load()
@@ -134,7 +135,7 @@ func TestSettingsAreStrict(t *testing.T) {
 func TestBadFlagsAndVariables(t *testing.T) {
 	r := newRig(t)
 	for key, bad := range map[string]string{
-		"LOG_LEVEL": "loud", "LOG_MAX_FILES": "none", "ENGINE_TIMEOUT": "5", "LOG_MAX_SIZE": "big", "GPU_HEALTH_CHECK": "perhaps",
+		"LOG_LEVEL": "loud", "LOG_MAX_FILES": "none", "ENGINE_TIMEOUT": "5", "LOG_MAX_SIZE": "big", "GPU_HEALTH_CHECK": "perhaps", "GPU_DEVICES": "0=24",
 	} {
 		r.env["WORKERD_"+key] = bad
 		_, err := r.load()
@@ -189,7 +190,6 @@ func TestPullTimeoutIsTheDefaultOfManifests(t *testing.T) {
 		require.NoError(t, cmd.ParseFlags(rest))
 		b, err := a.bench()
 		require.NoError(t, err)
-		require.NotContains(t, b.settings.withoutEffect(), "pull_timeout")
 		m, _, err := manifest.Parse([]byte("worker = \"w.py\"\n[env]\nkind = \"docker\"\nimage = \"x\"\n"+manifestTOML), r.write("w/provider.toml", ""), b.options)
 		require.NoError(t, err)
 		return m.Env.PullTimeout

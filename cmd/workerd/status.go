@@ -89,18 +89,23 @@ func (a *app) printStatus(s protocol.Status, now time.Time) {
 	rows := [][]cell{{{"SLUG", bold}, {"STATE", bold}, {"KIND", bold}, {"WORKERS", bold}, {"FOR", bold}, {"RUNNING", bold}, {"WAITING", bold}, {"RESTARTS", bold}, {"PID", bold}}}
 	var notes []string
 	for _, p := range s.Providers {
-		ready, restarts := 0, 0
+		ready, seats, restarts := 0, 0, 0
 		var since time.Time
 		var pids []string
 		for _, w := range p.Workers {
-			restarts += w.Restarts
-			if w.State == "ready" {
-				ready++
+			if w.Role == "" { // what stands by, comes or goes is beyond the replicas
+				seats++
+				if w.State == "ready" {
+					ready++
+				}
+			}
+			if w.Role != protocol.RoleLeaving { // who replaced it counts on from its restarts
+				restarts += w.Restarts
 			}
 			if w.PID > 0 {
 				pids = append(pids, strconv.Itoa(w.PID))
 			}
-			if w.State == p.State && (since.IsZero() || w.Since.After(since)) {
+			if w.Role == "" && w.State == p.State && (since.IsZero() || w.Since.After(since)) {
 				since = w.Since
 			}
 		}
@@ -109,7 +114,7 @@ func (a *app) printStatus(s protocol.Status, now time.Time) {
 			held = age(now.Sub(since))
 		}
 		rows = append(rows, []cell{
-			{p.Slug, ""}, {p.State, stateColor(p.State)}, {p.Kind, ""}, {fmt.Sprintf("%d/%d", ready, len(p.Workers)), ""}, {held, ""},
+			{p.Slug, ""}, {p.State, stateColor(p.State)}, {p.Kind, ""}, {workersText(ready, seats, p.Workers), ""}, {held, ""},
 			{strconv.Itoa(p.InFlight), ""}, {fmt.Sprintf("%d/%d", p.Queue.Waiting, p.Queue.Limit), ""}, {strconv.Itoa(restarts), ""},
 			{orDash(strings.Join(pids, ",")), ""},
 		})
@@ -119,6 +124,21 @@ func (a *app) printStatus(s protocol.Status, now time.Time) {
 	if len(notes) > 0 {
 		a.printf("\n%s\n", strings.Join(notes, "\n"))
 	}
+}
+
+// workersText counts the workers that serve, of those that are to, and names those beyond them.
+func workersText(ready, seats int, workers []protocol.WorkerStatus) string {
+	text := fmt.Sprintf("%d/%d", ready, seats)
+	for _, w := range workers {
+		switch {
+		case w.Role == "":
+		case w.Role == protocol.RoleStandby && w.ReadySince != nil:
+			text += " +standby"
+		case w.Role != protocol.RoleStandby || w.State != "stopped": // which it is where nothing runs
+			text += fmt.Sprintf(" +%s %s", w.Role, w.State)
+		}
+	}
+	return text
 }
 
 // notes are what a person should know of a provider that is not well.
@@ -132,7 +152,7 @@ func (a *app) notes(p protocol.ProviderStatus) []string {
 		out = append(out, fmt.Sprintf("%s: %s", a.paint(bold, p.Slug), a.paint(red, problemLine(e))))
 	}
 	for _, w := range p.Workers {
-		if w.Progress != nil && w.State == "loading" {
+		if w.Progress != nil && w.State == "loading" && w.Role == "" {
 			out = append(out, fmt.Sprintf("%s: loading: %s", a.paint(bold, w.ID), progressText(*w.Progress)))
 		}
 	}
@@ -170,6 +190,9 @@ func (a *app) printProvider(p protocol.ProviderStatus, now time.Time) {
 	for _, w := range p.Warnings {
 		a.printf("  %s %s\n", a.paint(yellow, "warning:"), w)
 	}
+	if n := p.GPUFaults; n > 0 {
+		a.printf("  %s %d GPU fault%s: workers that had lost their GPU were replaced\n", a.paint(yellow, "warning:"), n, map[bool]string{true: "s"}[n > 1])
+	}
 	for _, w := range p.Workers {
 		a.printWorker(w, now)
 	}
@@ -181,7 +204,11 @@ func (a *app) printProvider(p protocol.ProviderStatus, now time.Time) {
 }
 
 func (a *app) printWorker(w protocol.WorkerStatus, now time.Time) {
-	a.printf("  worker %s: %s for %s", orDash(w.ID), a.paint(stateColor(w.State), w.State), age(now.Sub(w.Since)))
+	what := "worker"
+	if w.Role != "" {
+		what = w.Role
+	}
+	a.printf("  %s %s: %s for %s", what, orDash(w.ID), a.paint(stateColor(w.State), w.State), age(now.Sub(w.Since)))
 	if w.PID > 0 {
 		a.printf(", pid %d", w.PID)
 	}

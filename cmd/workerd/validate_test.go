@@ -64,11 +64,16 @@ func TestValidate(t *testing.T) {
 
 func TestValidateSaysWhatThisVersionCannotDo(t *testing.T) {
 	r := newRig(t)
-	file := r.provider("d", "[gpu]\npolicy = \"exclusive\"\n")
+	file := r.provider("d", "[serve]\nprotocol = \"http\"\n")
 	require.Equal(t, exitFailed, r.run("validate", file))
-	require.Contains(t, r.out.String(), "gpu.policy: this version")
-	require.Contains(t, r.fails(exitFailed, "explain", file), "gpu.policy")
-	require.Contains(t, r.out.String(), `policy = "exclusive"`, "its keys are shown all the same")
+	require.Contains(t, r.out.String(), "serve.protocol: this version")
+	require.Contains(t, r.fails(exitFailed, "explain", file), "serve.protocol")
+	require.Contains(t, r.out.String(), `protocol = "http"`, "its keys are shown all the same")
+}
+
+func TestValidateWarnsWithoutGPU(t *testing.T) {
+	r := newRig(t)
+	require.Contains(t, r.ok("validate", r.provider("d", "[gpu]\npolicy = \"exclusive\"\n")), `gpu.policy: no GPU is found here, so with "exclusive" requests are answered with no_gpu`)
 }
 
 func TestCase52ValidateRefusesASocketPathThatIsTooLong(t *testing.T) {
@@ -269,7 +274,7 @@ func TestTOMLString(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	r := newRig(t)
 	r.provider("bad", "nonsense = 1\n")
-	r.write(".config/workerd/workerd.toml", "gpu_devices = [\"0\"]\n")
+	r.write(".config/workerd/workerd.toml", "log_level = \"debug\"\n")
 	var got struct{ Findings []finding }
 	require.NoError(t, json.Unmarshal([]byte(r.ok("doctor", "--json")), &got))
 	byCheck := map[string][]string{}
@@ -280,7 +285,6 @@ func TestDoctor(t *testing.T) {
 		require.Contains(t, byCheck, check)
 	}
 	require.Contains(t, strings.Join(byCheck["manifests"], "\n"), "1 of 1 manifests cannot be used `workerd validate")
-	require.Contains(t, strings.Join(byCheck["settings"], "\n"), "gpu_devices has no effect")
 	require.Contains(t, byCheck["workerd"][0], "workerd serve")
 
 	require.Equal(t, exitFailed, r.run("doctor", "--providers", r.write("file", "")))
