@@ -43,7 +43,7 @@ func TestLiveKeysRestartNothing(t *testing.T) {
 	r := newRig(t)
 	r.serve("echo", quick)
 	pid := r.dial("echo").call("echo", `{}`).pid(t)
-	r.serve("echo", quick+"[serve]\nqueue = 7\nrequest_timeout = \"100ms\"\n")
+	r.serve("echo", quick+"[serve]\nqueue = 7\nrequest_timeout = \"1s\"\n")
 	require.Equal(t, 7, r.status("echo").Queue.Limit)
 	require.Equal(t, protocol.DeadlineExceeded, r.dial("echo").call("sleep", `{"sec":60}`).kind())
 	require.Equal(t, pid, r.dial("echo").call("echo", `{}`).pid(t))

@@ -96,7 +96,7 @@ func TestCancelDeafWorkerKeepsItsSlot(t *testing.T) {
 	r.serve("echo", quick+"[serve]\nqueue = 1\n")
 	c := r.dial("echo")
 	require.Nil(t, c.call("echo", `{}`).Error)
-	c.send(`{"jsonrpc":"2.0","id":"x","method":"sleep","params":{"sec":0.5,"deaf":true}}`)
+	c.send(`{"jsonrpc":"2.0","id":"x","method":"sleep","params":{"sec":2,"deaf":true}}`)
 	r.until("echo", "running", func(s protocol.ProviderStatus) bool { return s.InFlight == 1 })
 	c.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"x"}}`)
 	require.Equal(t, protocol.Cancelled, c.next().kind())
@@ -109,7 +109,7 @@ func TestCancelDeafWorkerKeepsItsSlot(t *testing.T) {
 func TestCancelWaiting(t *testing.T) {
 	r := newRig(t)
 	runs := filepath.Join(t.TempDir(), "runs")
-	r.serve("slow", "[start]\nwhen = \"request\"\n", "LOAD=300ms", "RUNS="+runs)
+	r.serve("slow", "[start]\nwhen = \"request\"\n", "LOAD=1s", "RUNS="+runs)
 	c := r.dial("slow")
 	c.send(`{"jsonrpc":"2.0","id":1,"method":"echo","params":{"text":"never"}}`)
 	c.send(`{"jsonrpc":"2.0","id":2,"method":"echo","params":{"text":"runs"}}`)
@@ -335,7 +335,7 @@ func TestBuiltins(t *testing.T) {
 // A worker that is stopped by SIGSTOP holds its request until the deadline, then it is removed; a waiting one is served.
 func TestStoppedProcess(t *testing.T) {
 	r := newRig(t)
-	r.serve("echo", quick+"[serve]\nrequest_timeout = \"3s\"\ncancel_grace = \"100ms\"\n")
+	r.serve("echo", quick+"[serve]\nrequest_timeout = \"5s\"\ncancel_grace = \"100ms\"\n")
 	c := r.dial("echo")
 	pid := c.call("echo", `{}`).pid(t)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
