@@ -231,6 +231,7 @@ func unlessGone(err error) error {
 type LogOptions struct {
 	Tail   int       // that many of the last lines; 0: all
 	Since  time.Time // nothing earlier; zero: from the beginning
+	Until  time.Time // nothing later; zero: to the end
 	Follow bool      // go on until the container or ctx ends, without a deadline
 }
 
@@ -246,6 +247,9 @@ func (e *Engine) Logs(ctx context.Context, id string, opt LogOptions, w io.Write
 	}
 	if !opt.Since.IsZero() {
 		args = append(args, "--since", opt.Since.UTC().Format(time.RFC3339Nano))
+	}
+	if !opt.Until.IsZero() {
+		args = append(args, "--until", opt.Until.UTC().Format(time.RFC3339Nano))
 	}
 	out := &teeTail{w: w, tail: tail{limit: streamLimit}}
 	_, err := e.exec(ctx, "logs", timeout, Probe{Argv: append(args, id), Env: e.env.list(), Stdout: out, Stderr: out})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -49,10 +48,10 @@ type containerBody struct {
 	init    *process // the container's first process, which need not be the worker; nil where it cannot be seen from here
 	ended   chan struct{}
 	removed atomic.Bool
-	saved   atomic.Bool    // its output is in the log
 	kept    atomic.Bool    // it is not to be removed yet
 	wg      sync.WaitGroup // signals under way
 	readers readers        // who follows its output
+	output  output         // what becomes of its output
 }
 
 var _ body = (*containerBody)(nil)
@@ -176,14 +175,6 @@ func (b *containerBody) settle() ended {
 	return e
 }
 
-// save takes the container's output over into the worker's log.
-func (b *containerBody) save() {
-	ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
-	defer cancel()
-	saveLogs(ctx, b.engine, b.id, b.log)
-	b.saved.Store(true)
-}
-
 // inspectEnded asks until the engine has noticed the end. An engine that is down is asked a few times, one that hangs once.
 func (b *containerBody) inspectEnded(ctx context.Context) (execenv.Container, error) {
 	begin := time.Now()
@@ -222,16 +213,6 @@ func containerEnded(code int) ended {
 	return ended{code: code, known: true}
 }
 
-// saveLogs writes a container's output to the worker's log. A full disk loses it, and nothing else.
-func saveLogs(ctx context.Context, e engine, id, log string) {
-	f, err := os.OpenFile(log, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return
-	}
-	defer func() { _ = f.Close() }()
-	_ = e.Logs(ctx, id, execenv.LogOptions{}, f)
-}
-
 // signal has the engine send a signal; whoever called does not wait for it.
 func (b *containerBody) signal(sig syscall.Signal) {
 	name := map[syscall.Signal]string{unix.SIGTERM: "TERM", unix.SIGKILL: "KILL"}[sig]
@@ -266,7 +247,7 @@ func (b *containerBody) sweep() []int {
 }
 
 func (b *containerBody) tryRemove() bool {
-	if !b.saved.Load() {
+	if !b.output.isSaved() {
 		b.save()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), settleWithin)

@@ -3,11 +3,11 @@ package supervisor
 import (
 	"context"
 	"io"
-	"slices"
 	"sync"
 	"time"
 
 	"workerd/execenv"
+	"workerd/manifest"
 )
 
 // containers returns the containers of a provider's workers that run now.
@@ -26,31 +26,55 @@ func (p *provider) containers(ctx context.Context) []*containerBody {
 	return out
 }
 
-// followContainers writes what a provider's containers print from now on, those that replace them included, until ctx ends.
-func (p *provider) followContainers(ctx context.Context, live []*containerBody, w io.Writer) error {
-	out := &lineLock{w: w}
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	shown := map[string]bool{}
-	attach := func(b *containerBody, since time.Time) {
-		shown[b.id] = true
-		if !b.readers.enter() {
-			return
-		}
-		wg.Go(func() {
-			defer b.readers.leave()
-			if b.engine.Logs(ctx, b.id, execenv.LogOptions{Follow: true, Since: since}, out) != nil && out.broken() {
-				cancel() // nobody reads any more
+// inContainers says whether a provider's workers print to an engine.
+func (p *provider) inContainers(ctx context.Context) bool {
+	in := false
+	_ = p.ask(ctx, func() {
+		m := p.manifest
+		in = m != nil && (m.Env.Kind == manifest.Docker || m.Env.Kind == manifest.Podman)
+		for _, w := range p.workers {
+			if w.life != nil {
+				_, held := w.life.body.(*containerBody)
+				in = in || held
 			}
-		})
-	}
-	now := time.Now()
-	for _, b := range live {
-		attach(b, now)
-	}
+		}
+	})
+	return in
+}
+
+// containersEvery is how often those who follow a provider's output look for containers that no event told of: a worker prints long
+// before it is first heard of.
+const containersEvery = time.Second
+
+// followContainers writes the last lines of a provider's logs and then what its workers print, those to come included, until ctx
+// ends. What a container prints comes from its engine; all else, such as what weights.prepare prints, from the logs.
+func (p *provider) followContainers(ctx context.Context, lines int, w io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	f := &containerFollower{out: &lineLock{w: w}, cancel: cancel, shown: map[string]bool{}}
+	defer f.wg.Wait()
+	defer cancel()
 	events := p.sup.events.subscribe(ctx)
+	begin := time.Now()
+	var live []*containerBody
+	for _, b := range p.containers(ctx) {
+		if b.peek(ctx, begin); f.own(b) {
+			live = append(live, b)
+		}
+	}
+	shown := &logShow{w: f.out, at: map[string]int64{}, skip: f.skips}
+	if err := shown.last(p.sup.logDir(p.slug), lines); err != nil {
+		return err
+	}
+	for _, b := range live {
+		f.attach(ctx, b, begin)
+	}
+	f.wg.Go(func() {
+		if followLogs(ctx, p.sup.logDir(p.slug), shown) != nil {
+			cancel()
+		}
+	})
+	tick := time.NewTicker(containersEvery)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,16 +85,54 @@ func (p *provider) followContainers(ctx context.Context, live []*containerBody, 
 			if !ok {
 				return nil
 			}
-			if e.Provider != p.slug || !slices.Contains([]string{string(Loading), string(Ready)}, e.State) {
+			if e.Provider != p.slug {
 				continue
 			}
-			for _, b := range p.containers(ctx) {
-				if !shown[b.id] {
-					attach(b, time.Time{})
-				}
+		case <-tick.C:
+		}
+		for _, b := range p.containers(ctx) {
+			if f.own(b) {
+				f.attach(ctx, b, time.Time{})
 			}
 		}
 	}
+}
+
+// containerFollower shows what the containers of a provider print. Its goroutines end with the context that they are given.
+type containerFollower struct {
+	out    *lineLock
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	shown  map[string]bool // the logs of workers whose output comes from the engine
+}
+
+func (f *containerFollower) skips(log string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.shown[log]
+}
+
+// own says whether a container's output is to be shown from its engine, from now on: not twice, and not where the log has it.
+func (f *containerFollower) own(b *containerBody) (mine bool) {
+	b.output.unlessSaved(func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if !f.shown[b.log] && b.readers.enter() {
+			f.shown[b.log], mine = true, true
+		}
+	})
+	return mine
+}
+
+// attach shows what a container that is its own prints.
+func (f *containerFollower) attach(ctx context.Context, b *containerBody, since time.Time) {
+	f.wg.Go(func() {
+		defer b.readers.leave()
+		if b.engine.Logs(ctx, b.id, execenv.LogOptions{Follow: true, Since: since}, f.out) != nil && f.out.broken() {
+			f.cancel() // nobody reads any more
+		}
+	})
 }
 
 // readersFor is how long a dead container stays for those who follow its output and have not come to its end.

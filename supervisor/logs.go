@@ -118,29 +118,33 @@ func (p *provider) logFile(id string) string {
 // showLogs writes the last lines of a provider's logs, merged by worker number, and with follow what is appended to any of
 // them, until ctx ends. Whole lines are written; a line is never mixed with one of another worker.
 func showLogs(ctx context.Context, dir string, lines int, follow bool, w io.Writer) error {
-	var watcher *fsnotify.Watcher
-	if follow {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
-		if made, err := fsnotify.NewWatcher(); err == nil {
-			defer func() { _ = made.Close() }()
-			if made.Add(dir) == nil {
-				watcher = made
-			}
-		}
-	}
-	s := &logShow{w: w, at: map[string]int64{}}
+	s := &logShow{w: w, at: map[string]int64{}, skip: func(string) bool { return false }}
 	if err := s.last(dir, lines); err != nil || !follow {
 		return err
+	}
+	return followLogs(ctx, dir, s)
+}
+
+// followLogs goes on where a logShow has come to.
+func followLogs(ctx context.Context, dir string, s *logShow) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	var watcher *fsnotify.Watcher
+	if made, err := fsnotify.NewWatcher(); err == nil {
+		defer func() { _ = made.Close() }()
+		if made.Add(dir) == nil {
+			watcher = made
+		}
 	}
 	return s.follow(ctx, dir, watcher)
 }
 
-// logShow remembers how far each file has been shown.
+// logShow remembers how far each file has been shown. What is appended to those to skip is shown by somebody else.
 type logShow struct {
-	w  io.Writer
-	at map[string]int64
+	w    io.Writer
+	at   map[string]int64
+	skip func(path string) bool
 }
 
 // last shows the last n lines over all files.
@@ -213,6 +217,9 @@ func (s *logShow) follow(ctx context.Context, dir string, watcher *fsnotify.Watc
 	defer tick.Stop()
 	for {
 		for _, f := range logFiles(dir) {
+			if s.skip(f) {
+				continue
+			}
 			if err := s.appended(f); err != nil {
 				return err
 			}

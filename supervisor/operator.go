@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"workerd/protocol"
 )
@@ -102,17 +103,13 @@ func (s *Supervisor) Logs(ctx context.Context, slug string, lines int, follow bo
 	if p == nil {
 		return showLogs(ctx, s.logDir(slug), lines, follow, w)
 	}
-	live := p.containers(ctx)
-	for _, b := range live { // what they printed lies with the engine until they end
-		saveLogs(ctx, b.engine, b.id, b.log)
+	if follow && p.inContainers(ctx) {
+		return p.followContainers(ctx, lines, w)
 	}
-	if !follow || len(live) == 0 {
-		return showLogs(ctx, s.logDir(slug), lines, follow, w)
+	for _, b := range p.containers(ctx) { // what they printed lies with the engine until they end
+		b.peek(ctx, time.Time{})
 	}
-	if err := showLogs(ctx, s.logDir(slug), lines, false, w); err != nil {
-		return err
-	}
-	return p.followContainers(ctx, live, w)
+	return showLogs(ctx, s.logDir(slug), lines, follow, w)
 }
 
 // Events delivers what happens from now on until ctx ends.

@@ -93,7 +93,7 @@ func printed(ctx context.Context, b body, log string) string {
 	if c, ok := b.(*containerBody); ok {
 		ctx, cancel := context.WithTimeout(ctx, settleWithin)
 		defer cancel()
-		saveLogs(ctx, c.engine, c.id, log)
+		c.peek(ctx, time.Time{})
 	}
 	return tail(log, tailBytes)
 }

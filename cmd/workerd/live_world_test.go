@@ -132,32 +132,7 @@ func TestLiveLogsAndStatus(t *testing.T) {
 		l.until("what it printed is shown", func() bool { return strings.Contains(l.ok("logs", "-n", "2", "x"), "line 9") })
 		require.NotContains(t, l.ok("logs", "-n", "2", "x"), "line 7")
 
-		follow := l.command("logs", "-f", "-n", "1", "x")
-		out, err := follow.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, follow.Start())
-		lines := make(chan string, 100)
-		go func() {
-			defer close(lines)
-			for s := bufio.NewScanner(out); s.Scan(); {
-				lines <- s.Text()
-			}
-		}()
-		awaits := func(want string) {
-			t.Helper()
-			deadline := time.After(patience)
-			for {
-				select {
-				case line, open := <-lines:
-					require.True(t, open, "logs -f ended before %q", want)
-					if strings.Contains(line, want) {
-						return
-					}
-				case <-deadline:
-					t.Fatalf("logs -f does not show %q", want)
-				}
-			}
-		}
+		awaits := l.followLogs("-n", "1", "x")
 		awaits("line 9")
 		begin := time.Now()
 		run[any](l, "x", "print('live line')", nil)
@@ -169,8 +144,6 @@ func TestLiveLogsAndStatus(t *testing.T) {
 		l.until("it is restarted", func() bool { p := l.status("x"); return p.State == "ready" && p.Workers[0].ID != w.ID })
 		run[any](l, "x", "print('line of the next')", nil)
 		awaits("line of the next")
-		_ = follow.Process.Kill()
-		_ = follow.Wait()
 
 		require.Contains(t, l.ok("logs", "x"), "words before the end", "kept beyond the container")
 		number := w.ID[strings.Index(w.ID, "/")+1:]
@@ -186,6 +159,77 @@ func TestLiveLogsAndStatus(t *testing.T) {
 		require.Contains(t, string(mustRead(t, fmt.Sprintf("/proc/%d/cmdline", now.PID))), "live.py")
 		require.Equal(t, l.kind == manifest.Docker || l.kind == manifest.Podman, now.Container != "")
 		require.Contains(t, l.ok("status", "x"), l.kind)
+	})
+}
+
+// followLogs runs logs -f until the test ends. What it returns waits for a line, and returns those before it.
+func (l *live) followLogs(args ...string) (awaits func(want string) []string) {
+	l.t.Helper()
+	follow := l.command(append([]string{"logs", "-f"}, args...)...)
+	out, err := follow.StdoutPipe()
+	require.NoError(l.t, err)
+	require.NoError(l.t, follow.Start())
+	lines := make(chan string, 100)
+	gone := make(chan struct{})
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			select {
+			case lines <- s.Text():
+			case <-gone:
+				return
+			}
+		}
+	}()
+	l.t.Cleanup(func() {
+		close(gone)
+		_ = follow.Process.Kill()
+		_ = follow.Wait()
+	})
+	return func(want string) (before []string) {
+		l.t.Helper()
+		deadline := time.After(patience)
+		for {
+			select {
+			case line, open := <-lines:
+				require.True(l.t, open, "logs -f ended before %q", want)
+				if strings.Contains(line, want) {
+					return before
+				}
+				before = append(before, line)
+			case <-deadline:
+				l.t.Fatalf("logs -f does not show %q, only %d lines", want, len(before))
+			}
+		}
+	}
+}
+
+// logs -f shows each line once, of a worker that is started later and prints long before it listens, and of one that runs.
+func TestLiveLogsAreFollowedFromTheFirstLine(t *testing.T) {
+	eachKind(t, allKinds, func(t *testing.T, l *live) {
+		file := l.add("x", "[start]\nwhen = \"request\"\n[env.variables]\nTICKS = \"go\"\n")
+		l.start()
+		early := l.followLogs("-n", "0", "x")
+		l.ok("start", "--no-wait", "x")
+		first := early("tick 30.")
+		late := l.followLogs("-n", "100000", "x")
+		second := append(late("tick 90."), "tick 90.")
+		l.ok("logs", "-n", "3", "x") // which those who follow do not notice
+		require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(file), "go"), nil, 0o600))
+		l.worker("x")
+		run[any](l, "x", "sys = __import__('sys'); sys.stdout.write('the end\\n'); sys.stdout.flush()", nil)
+		first = append(append(first, "tick 30."), early("the end")...)
+		second = append(second, late("the end")...)
+		for n, got := range [][]string{first, second} {
+			count := 0
+			for _, line := range got {
+				if strings.HasPrefix(line, "tick ") {
+					require.Equal(t, fmt.Sprintf("tick %d.", count), line, "follower %d", n)
+					count++
+				}
+			}
+			require.Greater(t, count, 90)
+		}
 	})
 }
 

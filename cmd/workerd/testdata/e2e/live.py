@@ -1,9 +1,26 @@
 """A worker that does what it is told, for tests of what a worker sees and may do in each kind of environment."""
 import os
+import sys
+import threading
+import time
 
 from workerd import Worker
 
 worker = Worker()
+
+
+def tick():
+    """Print a number every 10 ms, for ever."""
+    for n in range(1 << 30):
+        sys.stdout.write("tick %d.\n" % n)
+        sys.stdout.flush()
+        time.sleep(0.01)
+
+
+if "TICKS" in os.environ:  # an import that prints, and takes until there is a file of that name
+    threading.Thread(target=tick, daemon=True).start()
+    while not os.path.exists(os.path.join(os.environ["WORKERD_PROVIDER_DIR"], os.environ["TICKS"])):
+        time.sleep(0.01)
 
 
 @worker.load
