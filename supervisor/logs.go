@@ -21,27 +21,38 @@ const (
 	keepLogs  = 10      // logs of earlier workers kept for each provider, where the settings say nothing
 )
 
-// tail returns the last lines of a file, at most most bytes of them, valid UTF-8; "" where there is nothing to read.
+// tail returns the last lines of a log, at most most bytes of them, valid UTF-8; "" where there is nothing to read. What has just
+// been rotated away belongs to it.
 func tail(path string, most int64) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
+	data, cut := lastBytes(path, most)
+	if left := most - int64(len(data)); !cut && left > 0 {
+		var before []byte
+		before, cut = lastBytes(numberedLog(path, 1), left)
+		data = append(before, data...)
 	}
-	defer func() { _ = f.Close() }()
-	st, err := f.Stat()
-	if err != nil {
-		return ""
-	}
-	start := max(st.Size()-most, 0)
-	data := make([]byte, st.Size()-start)
-	n, _ := f.ReadAt(data, start)
-	data = data[:n]
-	if start > 0 { // begin with a whole line, unless all of it is one
+	if cut { // begin with a whole line, unless all of it is one
 		if i := bytes.IndexByte(data, '\n'); i >= 0 && i+1 < len(data) {
 			data = data[i+1:]
 		}
 	}
 	return strings.ToValidUTF8(string(lastLines(data, tailLines)), "\uFFFD")
+}
+
+// lastBytes reads the last bytes of a file, and says whether there are more.
+func lastBytes(path string, most int64) (data []byte, more bool) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, false
+	}
+	defer func() { _ = f.Close() }()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, false
+	}
+	start := max(st.Size()-most, 0)
+	data = make([]byte, st.Size()-start)
+	n, _ := f.ReadAt(data, start)
+	return data[:n], start > 0
 }
 
 // lastLines returns the last n lines of data, a last one without newline included.
@@ -157,15 +168,19 @@ func (s *logShow) last(dir string, n int) error {
 			continue
 		}
 		s.at[files[i]] = st.Size()
-		if n <= 0 {
-			continue
+		path := files[i]
+		for rotated := 1; n > 0; rotated++ {
+			data, err := readEnd(path, st.Size(), n)
+			if err != nil {
+				return err
+			}
+			n -= bytes.Count(data, []byte{'\n'})
+			parts = append(parts, data)
+			path = numberedLog(files[i], rotated)
+			if st, err = os.Stat(path); err != nil {
+				break
+			}
 		}
-		data, err := readEnd(files[i], st.Size(), n)
-		if err != nil {
-			return err
-		}
-		n -= bytes.Count(data, []byte{'\n'})
-		parts = append(parts, data)
 	}
 	for i := len(parts) - 1; i >= 0; i-- {
 		if _, err := s.w.Write(parts[i]); err != nil {
