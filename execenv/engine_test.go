@@ -154,7 +154,7 @@ func TestCase24HangingEngine(t *testing.T) {
 	b := newFakeBin(t, map[string]string{"docker": "sleep 600 & wait"})
 	h := b.host(t)
 	h.Environ = append(h.Environ, "PATH="+b.dir+":/usr/bin:/bin")
-	h.EngineTimeout = 300 * time.Millisecond
+	h.EngineTimeout = 2 * time.Second
 	p := testPlanner(h)
 	began := time.Now()
 	var wg sync.WaitGroup
@@ -164,13 +164,13 @@ func TestCase24HangingEngine(t *testing.T) {
 		wg.Go(func() { _, errs[i] = p.Plan(t.Context(), m) })
 	}
 	wg.Wait()
-	assert.Less(t, time.Since(began), 5*time.Second)
+	assert.Less(t, time.Since(began), 20*time.Second, "not each after the other")
 	for _, err := range errs {
 		assert.True(t, IsEngineError(err, EngineTimeout), "%v", err)
 		var e *Error
 		require.ErrorAs(t, err, &e)
 		assert.Equal(t, EngineUnavailable, e.Kind)
-		assert.ErrorContains(t, err, "no end within 300ms")
+		assert.ErrorContains(t, err, "no end within 2s")
 	}
 	assert.Len(t, b.called(t), 1, "one asked for all")
 
@@ -187,6 +187,7 @@ func TestEngineIsAskedOnce(t *testing.T) {
 	b := newFakeBin(t, map[string]string{"podman": fakePodman("v2", "crun", "true")})
 	p := testPlanner(b.host(t))
 	var wg sync.WaitGroup
+	began := time.Now()
 	for range 100 {
 		m := containerManifest(t, manifest.Podman)
 		wg.Go(func() {
@@ -195,7 +196,7 @@ func TestEngineIsAskedOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	assert.LessOrEqual(t, len(b.called(t)), 4, "version, info, image inspect (perhaps twice)")
+	assert.LessOrEqual(t, len(b.called(t)), 4+int(time.Since(began)/imageHold), "version, info, image inspect (perhaps twice)")
 }
 
 // Who gives up waiting takes nobody else's answer along.

@@ -82,7 +82,7 @@ func endsWithin(fd int, d time.Duration) bool {
 }
 
 // blankLooks is how often all processes are looked at again for markers while one of them seems to be in the middle of exec.
-const blankLooks = 20
+const blankLooks = 200
 
 // liveMarkers lists the markers of an instance that living processes carry.
 func liveMarkers(instance string) []string {

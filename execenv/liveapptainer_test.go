@@ -15,7 +15,7 @@ import (
 // Case 36: what a worker in Apptainer forked goes with it, and so does the helper that serves its image.
 func TestLiveCase36ApptainerLeavesNothing(t *testing.T) {
 	r := newRig(t, manifest.Apptainer, "small")
-	r.worker("import os, time\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0: time.sleep(600)\n  os._exit(0)\nprint('ready', flush=True)\ntime.sleep(600)\n")
+	r.worker("import os, time\nif os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0: time.sleep(600)\n  os._exit(0)\nos.wait()\nprint('ready', flush=True)\ntime.sleep(600)\n")
 	c, err := r.p.Command(r.plan(), r.params())
 	require.NoError(t, err)
 	cmd := toExec(c)

@@ -53,7 +53,7 @@ func startDocker(t *testing.T, argv ...string) *rig {
 	})
 	answers := func() bool { return exec.Command("docker", "-H", host, "version").Run() == nil }
 	ended := func() bool { st, err := ReadStat(cmd.Process.Pid); return err != nil || st.Dead() }
-	eventually(t, func() bool { return answers() || ended() }, "the daemon answers")
+	require.Eventually(t, func() bool { return answers() || ended() }, time.Minute, 100*time.Millisecond, "the daemon answers")
 	if ended() {
 		data, _ := os.ReadFile(log.Name())
 		prototest.Needs(t, "docker", "no such daemon can be had here"+lastLines(data))

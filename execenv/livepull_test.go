@@ -86,9 +86,9 @@ func TestPullHasItsOwnTimeout(t *testing.T) {
 	e, err := testPlanner(h).Engine("docker")
 	require.NoError(t, err)
 	var got bytes.Buffer
-	err = e.Pull(t.Context(), "x", 500*time.Millisecond, func(line string) { got.WriteString(line) })
+	err = e.Pull(t.Context(), "x", 3*time.Second, func(line string) { got.WriteString(line) })
 	assert.True(t, IsEngineError(err, EnginePullFailed), "%v", err)
-	assert.ErrorContains(t, err, "no end within 500ms")
+	assert.ErrorContains(t, err, "no end within 3s")
 	assert.ErrorContains(t, err, "env.pull_timeout")
 	assert.Equal(t, "abc: Pulling fs layer", got.String())
 }

@@ -52,7 +52,7 @@ const (
 	fd3Limit    = 4 << 20
 	// pipeDelay bounds the wait for a pipe that a process outside the group holds open, and drainDelay that for a writer that
 	// takes what the command has left in its pipe.
-	pipeDelay  = 500 * time.Millisecond
+	pipeDelay  = 2 * time.Second
 	drainDelay = 10 * time.Second
 )
 

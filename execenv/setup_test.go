@@ -110,14 +110,14 @@ func TestSetupThatFails(t *testing.T) {
 func TestSetupThatHangs(t *testing.T) {
 	tg := tag(t)
 	h := testHost(t, plainEnv()...)
-	h.EngineTimeout = 300 * time.Millisecond
+	h.EngineTimeout = 3 * time.Second
 	m := setupManifest(t, "echo waiting for the licence >&2\nsleep "+tg+" & setsid sleep "+tg+" & sleep "+tg+"\n")
 	_, err := testPlanner(h).Plan(context.Background(), m)
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	assert.Equal(t, Transient, e.Kind)
 	assert.Equal(t, "env.setup", e.Key)
-	assert.ErrorContains(t, err, "did not finish within 300ms and was killed: waiting for the licence")
+	assert.ErrorContains(t, err, "did not finish within 3s and was killed: waiting for the licence")
 	assert.Contains(t, e.Watch, m.Env.Setup)
 	assert.Empty(t, sleeps(tg))
 }

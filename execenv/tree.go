@@ -39,7 +39,7 @@ const (
 )
 
 // treeBudget bounds a KillTree, the wait for the killed to go included.
-const treeBudget = 3 * time.Second
+var treeBudget = 3 * time.Second
 
 // maxBlank bounds how often a process is looked at again that seems to be in the middle of exec, a millisecond apart.
 const maxBlank = 200

@@ -66,7 +66,7 @@ func TestCase78TwoHundredManifests(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 200, valid)
-	assert.Less(t, took, 5*time.Second, "far above what it takes, for slow machines under the race detector")
+	assert.Less(t, took, 20*time.Second, "far above what it takes, for slow machines under the race detector")
 }
 
 func BenchmarkLoad200(b *testing.B) {

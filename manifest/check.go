@@ -115,6 +115,7 @@ func (c *checker) executable(key, path string) {
 	if !info.Mode().IsRegular() {
 		c.report(key, "%s is no program but a %s", path, fileKind(info))
 	} else if unix.Access(path, unix.X_OK) != nil {
+		c.awaits = append(c.awaits, path)
 		c.report(key, "%s is not executable: chmod +x %s", path, path)
 	}
 }

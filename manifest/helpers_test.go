@@ -56,11 +56,19 @@ func write(t *testing.T, path, text string) string {
 	return path
 }
 
+// arrive makes a file in a folder that was not there, at once.
+func arrive(t *testing.T, path, text string) {
+	t.Helper()
+	aside := filepath.Join(t.TempDir(), "folder")
+	write(t, filepath.Join(aside, filepath.Base(path)), text)
+	require.NoError(t, os.Rename(aside, filepath.Dir(path)))
+}
+
 // writeProgram makes an executable file.
 func writeProgram(t *testing.T, path string) string {
 	t.Helper()
-	write(t, path, "#!/bin/sh\n")
-	require.NoError(t, os.Chmod(path, 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755))
 	return path
 }
 

@@ -121,9 +121,11 @@ func number(t *testing.T, id string) int64 {
 
 func cgroupFile(t *testing.T, s execenv.CgroupState, file string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(s.Dir, "workerd-*", file))
-	require.NoError(t, err)
-	require.Len(t, files, 1)
+	var files []string
+	eventually(t, func() bool { // that of the worker before may be about to go
+		files, _ = filepath.Glob(filepath.Join(s.Dir, "workerd-*", file))
+		return len(files) == 1
+	}, func() string { return fmt.Sprint("one ", file, " in ", files) })
 	data, err := os.ReadFile(files[0])
 	require.NoError(t, err)
 	return string(bytes.TrimSpace(data))

@@ -30,7 +30,7 @@ func waiting(r *rig, slug string, n int) {
 func TestFloodStarvesNobody(t *testing.T) {
 	r := newRig(t)
 	runs := filepath.Join(t.TempDir(), "runs")
-	r.serve("slow", "[start]\nwhen = \"request\"\n", "LOAD=1s", "RUNS="+runs)
+	r.serve("slow", "[start]\nwhen = \"request\"\n", "LOAD=4s", "RUNS="+runs)
 	a, b := r.dial("slow"), r.dial("slow")
 	for i := range 20 {
 		a.ask("echo", fmt.Sprintf("a%d", i), "")
@@ -57,7 +57,7 @@ func TestFloodStarvesNobody(t *testing.T) {
 func TestFloodBeyondTheQueue(t *testing.T) {
 	r := newRig(t)
 	runs := filepath.Join(t.TempDir(), "runs")
-	r.serve("slow", "[start]\nwhen = \"request\"\n[serve]\nqueue = 5\n", "LOAD=1s", "RUNS="+runs)
+	r.serve("slow", "[start]\nwhen = \"request\"\n[serve]\nqueue = 5\n", "LOAD=4s", "RUNS="+runs)
 	a, b := r.dial("slow"), r.dial("slow")
 	for i := range 10 {
 		a.ask("echo", fmt.Sprintf("a%d", i), "")
@@ -94,7 +94,7 @@ func TestFloodOfJoins(t *testing.T) {
 	r.serve("echo", quick+"[serve]\nqueue = 3\n")
 	c := r.dial("echo")
 	for i := range 10 {
-		c.ask("sleep", fmt.Sprintf("j%d", i), `,"sec":0.5,"_meta":{"idempotencyKey":"k"}`)
+		c.ask("sleep", fmt.Sprintf("j%d", i), `,"sec":3,"_meta":{"idempotencyKey":"k"}`)
 	}
 	kinds := map[protocol.Kind]int{}
 	for range 10 {
@@ -110,6 +110,15 @@ func (c *caller) write(data []byte) (int, error) {
 	return c.c.Write(data)
 }
 
+// bigs asks for n answers of a size.
+func bigs(n, size int) string {
+	lines := make([]string, n)
+	for i := range lines {
+		lines[i] = fmt.Sprintf(`{"jsonrpc":"2.0","id":"%d","method":"big","params":{"size":%d}}`, i, size)
+	}
+	return strings.Join(lines, "\n")
+}
+
 // heap is what lives on the heap now.
 func heap() int64 {
 	runtime.GC()
@@ -123,15 +132,12 @@ func heap() int64 {
 func TestSlowReaderOfManyAnswers(t *testing.T) {
 	const asked, size = 40, 512 << 10
 	r := newRig(t)
-	r.serve("echo", quick+"[serve]\nqueue = 1000\n")
-	r.state("echo", "ready")
+	r.serve("echo", "[start]\nwhen = \"request\"\n[serve]\nqueue = 1000\n", "LOAD=1s")
 	slow, other := r.dial("echo"), r.dial("echo")
 	before := heap()
-	for i := range asked {
-		slow.ask("big", fmt.Sprint(i), fmt.Sprintf(`,"size":%d`, size))
-	}
+	slow.send(bigs(asked, size)) // at once: what is asked late is not read when answers lie unread
 	r.until("echo", "the slow client is held", func(s protocol.ProviderStatus) bool {
-		return s.InFlight == 0 && s.Queue.Waiting > asked/2
+		return s.State == "ready" && s.InFlight == 0 && s.Queue.Waiting > asked/2 && s.Queue.Waiting < asked
 	})
 	grown := heap() - before
 	t.Logf("%d answers of %d bytes unread, %d bytes held", asked, size, grown)
@@ -195,13 +201,13 @@ func TestSlowReaderLeaves(t *testing.T) {
 	r.serve("echo", "[serve]\nqueue = 1000\n[start]\nwhen = \"request\"\nidle_timeout = \"50ms\"\n")
 	held := func() *caller {
 		c := r.dial("echo")
-		for i := range 20 {
-			c.ask("big", fmt.Sprint(i), fmt.Sprintf(`,"size":%d`, 512<<10))
-		}
+		c.send(bigs(20, 512<<10))
 		return c
 	}
 	c := held()
-	r.until("echo", "held", func(s protocol.ProviderStatus) bool { return s.InFlight == 0 && s.Queue.Waiting > 5 })
+	r.until("echo", "held", func(s protocol.ProviderStatus) bool {
+		return s.InFlight == 0 && s.Queue.Waiting > 5 && s.Queue.Waiting < 20
+	})
 	r.until("echo", "a worker is not kept for who does not read", func(s protocol.ProviderStatus) bool { return s.State == "stopped" })
 	got, err := io.ReadAll(io.LimitReader(c.r, 8<<20)) // reading again starts one
 	require.NoError(t, err)
@@ -209,7 +215,10 @@ func TestSlowReaderLeaves(t *testing.T) {
 	require.NoError(t, c.c.Close())
 	waiting(r, "echo", 0)
 
+	r.state("echo", "stopped")
 	_ = held()
-	r.until("echo", "held", func(s protocol.ProviderStatus) bool { return s.InFlight == 0 && s.Queue.Waiting > 5 })
+	r.until("echo", "held", func(s protocol.ProviderStatus) bool {
+		return s.InFlight == 0 && s.Queue.Waiting > 5 && s.Queue.Waiting < 20
+	})
 	r.stop()
 }

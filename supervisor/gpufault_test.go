@@ -81,9 +81,7 @@ func TestCase49GPUFault(t *testing.T) {
 	assert.Contains(t, st.LastExit.Reason, "GPU fault")
 
 	// It prints it, and the request goes on: the request is the worker's last one.
-	a = cl.call("print", `{"text":"NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."}`)
-	require.Nil(t, a.Error)
-	a = cl.call("sleep", `{"sec":60}`)
+	a = cl.call("sleep", `{"sec":60,"text":"NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."}`)
 	assert.Equal(t, protocol.WorkerCrashed, a.kind())
 	r.until("m", "the fault is counted", func(s protocol.ProviderStatus) bool { return s.GPUFaults == 2 && s.State == "ready" })
 

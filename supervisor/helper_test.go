@@ -251,6 +251,9 @@ func (h *helper) run(c net.Conn, m helperMessage, cancelled <-chan struct{}) {
 	case "echo":
 		answer(map[string]any{"text": p.Text, "pid": os.Getpid()})
 	case "sleep":
+		if p.Text != "" {
+			fmt.Println(p.Text)
+		}
 		if p.Deaf {
 			cancelled = nil
 		}

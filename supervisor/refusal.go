@@ -11,7 +11,7 @@ import (
 // goes to another worker, or waits for the next, as one that was never read. Only once, for a worker might say so for ever.
 
 // rest is how long a worker gets no requests that said that it is stopping, and is still there.
-const rest = time.Second
+var rest = time.Second // a test's machine may be slower
 
 // refused says whether an answer is such a refusal, and then has r tried again.
 func (l *lane) refused(r *request, answer []byte) bool {

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -37,6 +38,9 @@ if __name__ == "__main__":
 
 // Somebody sends a worker SIGTERM: what it runs it finishes, and what it refuses meanwhile is answered by the next worker.
 func TestRefusedByAWorkerThatIsStopping(t *testing.T) {
+	usual := rest
+	rest = 5 * time.Second
+	t.Cleanup(func() { rest = usual })
 	r := newRig(t)
 	r.python("echo", refusingWorker, "[restart]\nbackoff = \"10ms\"\n[serve]\nconcurrency = 2\n")
 	r.load()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,6 +47,7 @@ func TestLiveKeysRestartNothing(t *testing.T) {
 	r.serve("echo", quick+"[serve]\nqueue = 7\nrequest_timeout = \"1s\"\n")
 	require.Equal(t, 7, r.status("echo").Queue.Limit)
 	require.Equal(t, protocol.DeadlineExceeded, r.dial("echo").call("sleep", `{"sec":60}`).kind())
+	r.serve("echo", quick+"[serve]\nqueue = 7\n")
 	require.Equal(t, pid, r.dial("echo").call("echo", `{}`).pid(t))
 }
 
@@ -81,11 +83,18 @@ func TestInvalidFromTheStart(t *testing.T) {
 
 // traffic calls without pause until stop; every answer must be a result.
 func traffic(t *testing.T, r *rig, slug string, clients int) (stop func() int) {
+	stop, _ = pacedTraffic(t, r, slug, clients)
+	return stop
+}
+
+// pacedTraffic is traffic that can be waited for: moved returns when every client has had n more answers.
+func pacedTraffic(t *testing.T, r *rig, slug string, clients int) (stop func() int, moved func(n int)) {
 	end := make(chan struct{})
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	total := 0
-	for range clients {
+	each := make([]int, clients)
+	for i := range clients {
 		c := r.dial(slug)
 		wg.Go(func() {
 			for {
@@ -101,11 +110,29 @@ func traffic(t *testing.T, r *rig, slug string, clients int) (stop func() int) {
 				}
 				mu.Lock()
 				total++
+				each[i]++
 				mu.Unlock()
 			}
 		})
 	}
-	return func() int { close(end); wg.Wait(); return total }
+	counts := func() []int {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(each)
+	}
+	moved = func(n int) {
+		t.Helper()
+		before := counts()
+		eventually(t, func() bool {
+			for i, has := range counts() {
+				if has < before[i]+n {
+					return t.Failed() // one that has failed asks no more
+				}
+			}
+			return true
+		}, func() string { return "everybody is answered" })
+	}
+	return func() int { close(end); wg.Wait(); return total }, moved
 }
 
 // Under rolling no request fails because of an edit, and at no instant are there more than one worker beyond the replicas.
@@ -251,10 +278,10 @@ func TestRestartRolls(t *testing.T) {
 // 93: a removed manifest answers everybody; the connections end and the socket goes. It may come back at once.
 func TestCase93Removal(t *testing.T) {
 	r := newRig(t)
-	r.serve("echo", quick)
+	r.serve("echo", "")
 	c := r.dial("echo")
 	require.Nil(t, c.call("echo", `{}`).Error)
-	c.send(`{"jsonrpc":"2.0","id":"runs","method":"sleep","params":{"sec":0.3}}`)
+	c.send(`{"jsonrpc":"2.0","id":"runs","method":"sleep","params":{"sec":3}}`)
 	r.until("echo", "running", func(s protocol.ProviderStatus) bool { return s.InFlight == 1 })
 	for i := range 4 {
 		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":"w%d","method":"echo","params":{}}`, i))
@@ -283,14 +310,14 @@ func TestCase93Removal(t *testing.T) {
 // A manifest that goes and returns while the worker still drains is served again.
 func TestRemovedAndBackWhileDraining(t *testing.T) {
 	r := newRig(t)
-	r.serve("echo", quick)
+	r.serve("echo", "")
 	c := r.dial("echo")
-	c.send(`{"jsonrpc":"2.0","id":1,"method":"sleep","params":{"sec":0.3}}`)
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"sleep","params":{"sec":3}}`)
 	r.until("echo", "running", func(s protocol.ProviderStatus) bool { return s.InFlight == 1 })
 	require.NoError(t, os.Remove(filepath.Join(r.dir, "echo.toml")))
 	r.set = manifest.LoadDirs([]string{r.dir}, r.set, r.opt)
 	r.sup.Apply(r.set)
-	r.provider("echo", quick)
+	r.provider("echo", "")
 	r.set = manifest.LoadDirs([]string{r.dir}, r.set, r.opt)
 	r.sup.Apply(r.set)
 	require.Nil(t, c.next().Error)
@@ -339,9 +366,9 @@ func TestStopOutlivesWorkerd(t *testing.T) {
 // Orderly shutdown: what is on a worker finishes, what waits and what comes gets shutting_down.
 func TestShutdown(t *testing.T) {
 	r := newRig(t)
-	r.serve("echo", quick)
+	r.serve("echo", "")
 	c := r.dial("echo")
-	c.send(`{"jsonrpc":"2.0","id":"runs","method":"sleep","params":{"sec":0.3}}`)
+	c.send(`{"jsonrpc":"2.0","id":"runs","method":"sleep","params":{"sec":3}}`)
 	r.until("echo", "running", func(s protocol.ProviderStatus) bool { return s.InFlight == 1 })
 	c.send(`{"jsonrpc":"2.0","id":"waits","method":"echo","params":{}}`)
 	r.until("echo", "waiting", func(s protocol.ProviderStatus) bool { return s.Queue.Waiting == 1 })

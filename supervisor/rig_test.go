@@ -88,7 +88,7 @@ func (r *rig) open(base string) {
 	r.opt = manifest.Options{LookupEnv: os.LookupEnv, UID: id.UID, Home: id.Home}
 	r.sup, err = New(Config{
 		RuntimeDir: r.run, StateDir: filepath.Join(base, "s"), Instance: instance, Planner: planner, Children: children, Cgroups: r.cgroups,
-		Log: slog.New(slog.NewTextHandler(out, nil)), Listeners: r.listeners, GPUs: r.gpus,
+		Log: slog.New(slog.NewTextHandler(out, nil)), Listeners: r.listeners, GPUs: r.gpus, CheckSockets: time.Hour,
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -207,7 +207,7 @@ func alive(pid int) bool {
 		return false
 	}
 	i := strings.LastIndexByte(string(st), ')')
-	return i > 0 && st[i+2] != 'Z'
+	return i > 0 && st[i+2] != 'Z' && st[i+2] != 'X'
 }
 
 // caller is a raw client: it sees what stands on the wire.

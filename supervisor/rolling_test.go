@@ -68,7 +68,7 @@ func TestRollingFailureWithStandby(t *testing.T) {
 	require.Equal(t, standby.PID, r.dial("echo").call("echo", `{}`).pid(t))
 
 	// The seat that the standby took is the one that is then replaced.
-	r.serve("echo", quick+hot, "LOAD=300ms")
+	r.serve("echo", quick+hot, "LOAD=3s")
 	r.until("echo", "under way", func(s protocol.ProviderStatus) bool {
 		return len(s.Workers) == 3 && s.Workers[2].Role == protocol.RoleCandidate
 	})
@@ -76,7 +76,7 @@ func TestRollingFailureWithStandby(t *testing.T) {
 		return ready(s) == 1 && s.Workers[0].PID != standby.PID && len(s.Workers) == 2 && standbyOf(s).ReadySince != nil
 	})
 	require.False(t, alive(standby.PID))
-	require.Equal(t, `"300ms"`, string(r.dial("echo").call("env", `{"text":"LOAD"}`).Result))
+	require.Equal(t, `"3s"`, string(r.dial("echo").call("env", `{"text":"LOAD"}`).Result))
 }
 
 // A worker that dies while a version is tried leaves its seat to the standby, which is then the one that the new version replaces.
@@ -84,7 +84,7 @@ func TestTakeoverDuringARoll(t *testing.T) {
 	r := newRig(t)
 	r.serve("echo", quick+hot)
 	s, standby := r.stands("echo", 1)
-	r.serve("echo", quick+hot, "LOAD=1s")
+	r.serve("echo", quick+hot, "LOAD=3s")
 	r.until("echo", "under way", func(s protocol.ProviderStatus) bool { return len(s.Workers) == 3 })
 	require.NoError(t, syscall.Kill(s.Workers[0].PID, syscall.SIGKILL))
 	require.Equal(t, standby.PID, r.dial("echo").call("echo", `{}`).pid(t))
@@ -94,7 +94,7 @@ func TestTakeoverDuringARoll(t *testing.T) {
 	require.Equal(t, 1, next.Workers[0].Restarts)
 	require.NoError(t, syscall.Kill(next.Workers[0].PID, syscall.SIGKILL))
 	require.Equal(t, fresh.PID, r.dial("echo").call("echo", `{}`).pid(t))
-	require.Equal(t, `"1s"`, string(r.dial("echo").call("env", `{"text":"LOAD"}`).Result))
+	require.Equal(t, `"3s"`, string(r.dial("echo").call("env", `{"text":"LOAD"}`).Result))
 }
 
 // Under stop-first there is never more than the seats and the standby.
@@ -235,14 +235,14 @@ func TestCrashDuringARoll(t *testing.T) {
 	r := newRig(t)
 	r.serve("echo", quick)
 	s := r.state("echo", "ready")
-	r.serve("echo", quick, "LOAD=1s")
+	r.serve("echo", quick, "LOAD=3s")
 	r.until("echo", "under way", func(s protocol.ProviderStatus) bool { return len(s.Workers) == 2 })
 	require.NoError(t, syscall.Kill(s.Workers[0].PID, syscall.SIGKILL))
 	begin := time.Now()
 	require.Nil(t, r.dial("echo").call("echo", `{}`).Error)
 	t.Log("answered again after", time.Since(begin))
 	r.until("echo", "replaced", func(s protocol.ProviderStatus) bool {
-		return len(s.Workers) == 1 && string(r.dial("echo").call("env", `{"text":"LOAD"}`).Result) == `"1s"`
+		return len(s.Workers) == 1 && string(r.dial("echo").call("env", `{"text":"LOAD"}`).Result) == `"3s"`
 	})
 	require.Nil(t, r.status("echo").ManifestError)
 }

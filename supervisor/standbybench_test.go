@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,10 +31,15 @@ if __name__ == "__main__":
     worker.run()
 `
 
+// findPython is asked once, before there are workers: a supervisor would take the process for an orphan of one and wait for it.
+var findPython = sync.OnceValues(func() ([]byte, error) {
+	return exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
+})
+
 // interpreter is the one behind python3 in PATH, which may be a wrapper that takes its time.
 func interpreter(t testing.TB) string {
 	t.Helper()
-	out, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
+	out, err := findPython()
 	require.NoError(t, err)
 	return strings.TrimSpace(string(out))
 }

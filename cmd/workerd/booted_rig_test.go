@@ -126,6 +126,12 @@ func (b *booted) journal() string {
 	return string(out)
 }
 
+// said waits until the journal, which takes entries in its own time, has one.
+func (b *booted) said(what string) {
+	b.t.Helper()
+	b.until("the journal has "+what, func() bool { return strings.Contains(b.journal(), what) })
+}
+
 // counter writes a provider whose worker counts its calls.
 func (b *booted) counter(slug, toml string) {
 	b.t.Helper()

@@ -31,8 +31,8 @@ func TestBootedInstall(t *testing.T) {
 
 	require.Contains(t, b.ok("install", "--now", "--log-level", "debug"), "is as it should be")
 	require.Equal(t, "0", b.is("NRestarts"))
-	require.Contains(t, b.journal(), `workerd[`)
-	require.Contains(t, b.journal(), `msg=ready`)
+	b.said("workerd[")
+	b.said("msg=ready")
 	require.NotContains(t, b.journal(), "time=", "the journal has it")
 	doctor := b.cli("doctor").out
 	require.Contains(t, doctor, "workerd.service is installed")
@@ -102,12 +102,12 @@ func TestBootedHangIsNoticed(t *testing.T) {
 	b := newBooted(t)
 	b.counter("count", "")
 	b.ok("install")
-	b.override("WatchdogSec=2s\nTimeoutAbortSec=1s\n")
+	b.override("WatchdogSec=8s\nTimeoutAbortSec=1s\n")
 	b.ok("install", "--now")
 	require.JSONEq(t, fmt.Sprintf(counted, 1), b.count("count"))
 	worker, main := b.ready("count"), b.main()
 	// It lives for as long as it answers.
-	require.Never(t, func() bool { return b.is("NRestarts") != "0" }, 5*time.Second, 500*time.Millisecond)
+	require.Never(t, func() bool { return b.is("NRestarts") != "0" }, 12*time.Second, time.Second)
 	require.NoError(t, syscall.Kill(main, syscall.SIGSTOP))
 	begin := time.Now()
 	b.restarted(1)
@@ -115,7 +115,7 @@ func TestBootedHangIsNoticed(t *testing.T) {
 	require.False(t, alive(main))
 	require.JSONEq(t, fmt.Sprintf(counted, 2), b.count("count"))
 	require.Equal(t, worker, b.ready("count"))
-	require.Contains(t, b.journal(), "Watchdog timeout")
+	b.said("Watchdog timeout")
 	b.stopped()
 }
 
@@ -151,7 +151,7 @@ func TestBootedStopOfOneThatHangs(t *testing.T) {
 	require.JSONEq(t, fmt.Sprintf(counted, 1), b.count("count"))
 	worker := b.ready("count")
 	b.does("restart", "workerd")
-	require.Contains(t, b.journal(), "State 'stop-sigterm' timed out. Killing.")
+	b.said("State 'stop-sigterm' timed out. Killing.")
 	require.JSONEq(t, fmt.Sprintf(counted, 2), b.count("count"))
 	require.Equal(t, worker, b.ready("count"))
 

@@ -97,7 +97,7 @@ func TestE2EExitCodes(t *testing.T) {
 
 func TestE2EOrdersReturnWhenTheyAreDone(t *testing.T) {
 	e := newE2E(t)
-	e.provider("x", "[env.variables]\nLOAD_SECONDS = \"1\"\n[start]\nwhen = \"request\"\n")
+	e.provider("x", "[env.variables]\nLOAD_SECONDS = \"2\"\n[start]\nwhen = \"request\"\n")
 	e.bare("y", "[start]\nwhen = \"request\"\n")
 	e.start()
 	e.ok("start", "x", "y")
@@ -121,7 +121,7 @@ func TestE2EOrdersReturnWhenTheyAreDone(t *testing.T) {
 	require.Contains(t, e.fails(exitFailed, "call", "x", "echo"), "workerd start x")
 
 	e.ok("start", "--no-wait", "x")
-	require.NotEqual(t, "ready", e.status("x").State, "it loads for a second")
+	require.NotEqual(t, "ready", e.status("x").State, "it loads for two seconds")
 	e.ok("start", "x")
 	require.Equal(t, "ready", e.status("x").State)
 

@@ -127,11 +127,11 @@ func TestE2ECase68HalfAnEditIsNeverApplied(t *testing.T) {
 			version++
 			text := p.text(version)
 			half := strings.Index(text, "[env.variables]") // a whole manifest by itself, and a wrong one
+			begin := time.Now()
 			f, err := os.OpenFile(p.file, os.O_WRONLY|os.O_TRUNC, 0)
 			require.NoError(t, err)
 			_, err = f.WriteString(text[:half])
 			require.NoError(t, err)
-			begin := time.Now()
 			if !open {
 				require.NoError(t, f.Close())
 			}
@@ -182,7 +182,7 @@ func TestE2ECase71OnlyWhatChangedRestarts(t *testing.T) {
 	for _, p := range all {
 		_, pids[p.slug] = p.runs(1)
 		conns[p.slug] = e.dial(p.slug)
-		_, err := conns[p.slug].request("echo", `{"sleep":1.5,"text":"under way"}`)
+		_, err := conns[p.slug].request("echo", `{"sleep":4,"text":"under way"}`)
 		require.NoError(t, err)
 		e.until("it runs", func() bool { return e.status(p.slug).InFlight == 1 })
 	}
@@ -268,7 +268,7 @@ func TestE2EARemovedManifestEndsItsProvider(t *testing.T) {
 	e.start()
 	_, pid := p.runs(1)
 	running, waiting := e.dial("x"), e.dial("x")
-	_, err := running.request("echo", `{"sleep":2,"text":"under way"}`)
+	_, err := running.request("echo", `{"sleep":6,"text":"under way"}`)
 	require.NoError(t, err)
 	e.until("it runs", func() bool { return e.status("x").InFlight == 1 })
 	for range 5 {

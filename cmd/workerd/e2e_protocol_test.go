@@ -97,8 +97,8 @@ func TestE2EMalformedLines(t *testing.T) {
 	require.NoError(t, w.silent())
 
 	// A second request under an id that is under way is refused; the first is answered.
-	require.NoError(t, w.send(`{"jsonrpc":"2.0","id":"twice","method":"echo","params":{"sleep":0.3,"text":"first"}}`))
-	require.NoError(t, w.send(`{"jsonrpc":"2.0","id":"twice","method":"echo","params":{"text":"second"}}`))
+	require.NoError(t, w.send(`{"jsonrpc":"2.0","id":"twice","method":"echo","params":{"sleep":1,"text":"first"}}`+"\n"+
+		`{"jsonrpc":"2.0","id":"twice","method":"echo","params":{"text":"second"}}`))
 	own++
 	m, err := w.read()
 	require.NoError(t, err)

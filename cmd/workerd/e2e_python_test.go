@@ -126,7 +126,7 @@ func TestE2ECase82AScriptWhoseInterpreterIsMissing(t *testing.T) {
 func TestE2ECase76LoadingHasATimeOfItsOwn(t *testing.T) {
 	long(t)
 	e := newE2E(t)
-	e.provider("x", "[env.variables]\nLOAD_SECONDS = \"2\"\n[start]\nwhen = \"request\"\n[serve]\nrequest_timeout = \"1s\"\n")
+	e.provider("x", "[env.variables]\nLOAD_SECONDS = \"4\"\n[start]\nwhen = \"request\"\n[serve]\nrequest_timeout = \"3s\"\n")
 	e.provider("never", "[env.variables]\nLOAD_SECONDS = \"600\"\n[start]\nwhen = \"request\"\ntimeout = \"1s\"\n[restart]\nmax_crashes = 2\nbackoff = \"10ms\"\n")
 	e.start()
 	e.call(e.dial("x"), "echo", "{}")
@@ -135,7 +135,7 @@ func TestE2ECase76LoadingHasATimeOfItsOwn(t *testing.T) {
 	m, err := w.try("sleep", `{"seconds":60}`)
 	require.NoError(t, err)
 	require.Equal(t, protocol.DeadlineExceeded, m.kind())
-	require.Less(t, time.Since(begin), time.Second+soon(time.Second))
+	require.Less(t, time.Since(begin), 3*time.Second+soon(time.Second))
 
 	m, err = e.dial("never").try("echo", "{}")
 	require.NoError(t, err)

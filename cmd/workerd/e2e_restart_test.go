@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -50,8 +51,33 @@ func TestE2ECase63NoWorkerDiesUnasked(t *testing.T) {
 // kills ends workerd as a lack of memory would.
 func (e *e2e) kills() {
 	e.t.Helper()
+	e.recorded()
 	_, err := e.signalled(syscall.SIGKILL)
 	require.Error(e.t, err)
+}
+
+// recorded waits until all workers that are ready can be adopted: their records are written beside their start, and a disk may
+// take its time.
+func (e *e2e) recorded() {
+	e.t.Helper()
+	e.until("all are recorded", func() bool {
+		s, err := e.control().Status(e.t.Context())
+		if err != nil {
+			return false
+		}
+		for _, p := range s.Providers {
+			for _, w := range p.Workers {
+				if w.PID == 0 || w.ReadySince == nil {
+					continue
+				}
+				data, err := os.ReadFile(filepath.Join(e.runtimeDir(), "w", w.ID+".json"))
+				if err != nil || w.Role == "" && bytes.Contains(data, []byte(`"standby"`)) {
+					return false
+				}
+			}
+		}
+		return true
+	})
 }
 
 func TestE2EKilledWorkerdIsFollowedByOneThatServes(t *testing.T) {
@@ -122,7 +148,7 @@ func TestE2EKilledInTheMiddleOfRequests(t *testing.T) {
 	pid := e.ready("x")
 	w := e.dial("x")
 	for range 2 {
-		_, err := w.request("sleep", `{"seconds":1.5,"deaf":true}`)
+		_, err := w.request("sleep", `{"seconds":4,"deaf":true}`)
 		require.NoError(t, err)
 	}
 	e.until("both run", func() bool { return e.status("x").InFlight == 2 })

@@ -121,6 +121,15 @@ func TestE2ECase68WhatEditorsLeaveIsNoManifest(t *testing.T) {
 		require.NoError(t, os.Rename(p.file, p.file+"~"))
 		require.NoError(t, os.WriteFile(p.file, []byte(p.text(version)), 0o600))
 		require.NoError(t, os.Remove(p.file+"~"))
+		e.until("it is served", func() bool { // on a slow machine it was gone for a moment, and its provider with it
+			w, err := connect(e.front("x"))
+			if err != nil {
+				return false
+			}
+			defer func() { _ = w.conn.Close() }()
+			m, err := w.try("echo", "{}")
+			return err == nil && m.Error == nil && m.said().Version == strconv.Itoa(version)
+		})
 		p.runs(version)
 	}
 	require.Equal(t, "1 2 3 4", p.started())

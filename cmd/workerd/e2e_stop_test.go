@@ -18,28 +18,28 @@ import (
 func TestE2ECase75AStoppedWorkerIsReplaced(t *testing.T) {
 	long(t)
 	e := newE2E(t)
-	e.provider("x", undaunted+"[health]\ninterval = \"200ms\"\ntimeout = \"1s\"\n[serve]\ncancel_grace = \"500ms\"\n[start]\nstop_timeout = \"1s\"\n")
+	e.provider("x", undaunted+"[health]\ninterval = \"200ms\"\ntimeout = \"3s\"\n[serve]\ncancel_grace = \"500ms\"\n[start]\nstop_timeout = \"1s\"\n")
 	e.start()
 	pid := e.ready("x")
 	require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP)) // idle: it does not answer ping
-	took := within(t, soon(5*time.Second), "it is killed", func() bool { return !alive(pid) })
+	took := within(t, soon(7*time.Second), "it is killed", func() bool { return !alive(pid) })
 	t.Logf("an idle one is killed after %s", took.Round(time.Millisecond))
 	w := e.dial("x")
 	next := e.call(w, "echo", "{}").PID
 	require.NotEqual(t, pid, next)
 	require.Contains(t, e.status("x").Workers[0].LastExit.Reason, "ping")
 
-	_, err := w.request("sleep", `{"seconds":60,"_meta":{"timeoutMs":2000}}`) // busy: its caller's deadline counts
-	require.NoError(t, err)
 	begin := time.Now()
+	_, err := w.request("sleep", `{"seconds":60,"_meta":{"timeoutMs":5000}}`) // busy: its caller's deadline counts
+	require.NoError(t, err)
 	e.until("it runs", func() bool { return e.status("x").InFlight == 1 })
 	require.NoError(t, syscall.Kill(next, syscall.SIGSTOP))
 	m, err := w.answer(nil)
 	require.NoError(t, err)
 	took = time.Since(begin)
 	require.Equal(t, protocol.DeadlineExceeded, m.kind())
-	require.Greater(t, took, 1900*time.Millisecond)
-	require.Less(t, took, 2*time.Second+soon(500*time.Millisecond))
+	require.Greater(t, took, 4900*time.Millisecond)
+	require.Less(t, took, 5*time.Second+soon(500*time.Millisecond))
 	require.NotEqual(t, next, e.call(w, "echo", "{}").PID, "the next request has a new worker")
 	require.False(t, alive(next))
 
@@ -75,7 +75,7 @@ func TestE2ECase93StopAnswersEverybody(t *testing.T) {
 	e.provider("x", "")
 	e.start()
 	pid := e.ready("x")
-	running, waiting := e.queueFive(`{"seconds":1.5}`)
+	running, waiting := e.queueFive(`{"seconds":6}`)
 	ended := make(chan error, 1)
 	require.NoError(t, e.cmd.Process.Signal(syscall.SIGTERM))
 	go func() { ended <- e.ended() }()

@@ -78,7 +78,7 @@ func TestLiveCase37InterruptedInATerminal(t *testing.T) {
 		l.add("x", "")
 		l.start()
 		w := l.dial("x")
-		_, err := w.request("run", `{"code":"import time; time.sleep(1.5); import decimal; answer = str(decimal.Decimal(7))"}`)
+		_, err := w.request("run", `{"code":"import time; time.sleep(4); import decimal; answer = str(decimal.Decimal(7))"}`)
 		require.NoError(t, err)
 		l.until("it runs", func() bool { return l.status("x").InFlight == 1 })
 		_, err = keyboard.Write([]byte{3})

@@ -127,7 +127,7 @@ func TestLiveLogsAndStatus(t *testing.T) {
 		l.add("x", undaunted)
 		l.start()
 		w := l.worker("x")
-		require.Contains(t, l.ok("logs", "x"), "loaded version 1")
+		l.until("the engine has it", func() bool { return strings.Contains(l.ok("logs", "x"), "loaded version 1") })
 		run[any](l, "x", "for n in range(10): print('line', n)", nil)
 		l.until("what it printed is shown", func() bool { return strings.Contains(l.ok("logs", "-n", "2", "x"), "line 9") })
 		require.NotContains(t, l.ok("logs", "-n", "2", "x"), "line 7")

@@ -74,14 +74,21 @@ func (a *app) serve(ctx context.Context) error {
 	signal.Notify(pipes, syscall.SIGPIPE)
 	defer signal.Stop(pipes)
 	var running atomic.Pointer[supervisor.Supervisor]
-	defer context.AfterFunc(ctx, func() {
+	told := make(chan struct{})
+	notTold := context.AfterFunc(ctx, func() {
+		defer close(told)
 		var within time.Duration
 		if sup := running.Load(); sup != nil {
 			within = sup.StopWithin()
 		}
 		notifyStopping(within)
 		log.Info("stopping")
-	})()
+	})
+	defer func() {
+		if !notTold() {
+			<-told
+		}
+	}()
 	return i.run(ctx, func() {
 		running.Store(i.sup)
 		i.listeners.forgetRest()

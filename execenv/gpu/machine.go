@@ -232,7 +232,7 @@ func (m *Machine) Close() error {
 	}
 	m.cancel()
 	m.looks.Wait()
-	ctx, cancel := context.WithTimeout(context.Background(), stopWait+time.Second) // not of m: that has ended
+	ctx, cancel := context.WithTimeout(context.Background(), 2*stopWait) // not of m: that has ended
 	defer cancel()
 	return errors.Join(m.nvidia.close(ctx), m.amd.wait(ctx))
 }

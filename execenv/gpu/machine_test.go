@@ -95,7 +95,7 @@ func TestOneLookAnswersAll(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	var looks, at atomic.Int32
 	begun, release := make(chan struct{}, 100), make(chan struct{})
-	m := machine(t, Options{}, func() (report, error) {
+	m := machine(t, Options{Timeout: time.Minute}, func() (report, error) {
 		n := looks.Add(1)
 		assert.EqualValues(t, 1, at.Add(1), "one at a time")
 		defer at.Add(-1)
@@ -121,12 +121,15 @@ func TestOneLookAnswersAll(t *testing.T) {
 			got <- s
 		})
 	}
+	left := make(chan struct{})
 	all.Go(func() {
+		defer close(left)
 		_, err := m.Snapshot(gone)
 		assert.ErrorIs(t, err, context.Canceled, "who gives up waits no longer")
 	})
 	require.Eventually(t, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.next != nil }, 10*time.Second, time.Millisecond)
 	cancel()
+	<-left // while the look goes on
 	close(release)
 	all.Wait()
 	require.EqualValues(t, 1, (<-first).Devices[0].Used)

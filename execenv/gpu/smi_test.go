@@ -192,6 +192,8 @@ func TestSMIThatFails(t *testing.T) {
 	_, _, err := s.look(within(t, 10*time.Second))
 	require.EqualError(t, err, "nvidia-smi: exit status 18: Failed to initialize NVML: Driver/library version mismatch more")
 	writeProgram(t, path, answers(smiTwo, "", ""))
+	require.True(t, s.rest.After(time.Now().Add(-time.Minute)))
+	s.rest = time.Now().Add(time.Minute)
 	_, _, again := s.look(within(t, 10*time.Second))
 	require.Equal(t, err, again, "it is left alone for a while")
 	s.rest = time.Now()

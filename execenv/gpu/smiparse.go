@@ -168,7 +168,7 @@ func processes(memory map[int]int64) []Process {
 
 var (
 	smiCardLine = regexp.MustCompile(`^GPU (\d{1,4}): (.*) \(UUID: (GPU-[0-9A-Za-z-]{1,90})\)$`)
-	smiMIGLine  = regexp.MustCompile(`^ +MIG (\S{1,40}) +Device +(\d{1,4}): \(UUID: (MIG-[0-9A-Za-z/-]{1,90})\)$`)
+	smiMIGLine  = regexp.MustCompile(`^ +MIG (\S{1,40}) +Device +(\d{1,4}): \(UUID: (MIG-[0-9A-Za-z][0-9A-Za-z/-]{0,89})\)$`)
 )
 
 // parseList reads `nvidia-smi -L`, for the MIG devices of cards in MIG mode. It says nothing about their memory.

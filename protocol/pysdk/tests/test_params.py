@@ -198,9 +198,9 @@ class Annotations(unittest.TestCase):
             return len(x)
         import time
         numbers = [0.5] * 1000000
-        start = time.perf_counter()
+        start = time.process_time()
         self.assertEqual(1000000, call(m, x=numbers))
-        self.assertLess(time.perf_counter() - start, 1.0)
+        self.assertLess(time.process_time() - start, 1.0)
 
     def test_strings(self):
         m = defined("""

@@ -5,7 +5,9 @@ import subprocess
 import sys
 import unittest
 
-from support import SDK, WorkerCase, eventually, needs
+from support import PRELUDE, SDK, WorkerCase, eventually, needs
+
+PATIENT = PRELUDE + "import workerd; workerd._Service.LEAVE = 25.0  # a machine may be slow\n"
 
 STOPS = '''
 @worker.load
@@ -29,7 +31,7 @@ def deaf(model, ctx):
 
 class Stop(WorkerCase):
     def test_idle(self):
-        self.spawn(STOPS)
+        self.spawn(STOPS, prelude=PATIENT)
         c = self.ready()
         self.terminate()
         self.assertEqual(0, self.ended())
@@ -111,7 +113,7 @@ class Stop(WorkerCase):
                     until(ctx, "never")
                 finally:
                     open("cleaned", "w").close()
-            ''')
+            ''', prelude=PATIENT)
         c = self.connect()
         c.initialize()
         c.notification("notifications/progress")
