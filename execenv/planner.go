@@ -64,6 +64,7 @@ func NewPlanner(h Host, run Runner) *Planner {
 	if h.EngineTimeout <= 0 {
 		h.EngineTimeout = defaultEngineTimeout
 	}
+	h.HFHome = tidy(h.HFHome)
 	if h.LogMaxSize <= 0 {
 		h.LogMaxSize = defaultLogMaxSize
 	}
@@ -105,6 +106,7 @@ func (p *Planner) plan(ctx context.Context, m *manifest.Manifest) (*Plan, error)
 	if err := checkSockets(p.host.RuntimeDir, m.Slug); err != nil {
 		return nil, err
 	}
+	m = tidyPaths(m)
 	rt := runtimes[m.Env.Kind]
 	f, err := p.commonFacts(ctx, m)
 	if err != nil {
