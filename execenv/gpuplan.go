@@ -12,7 +12,7 @@ import (
 // askGPUs says what is asked of the GPUs, and what of that this machine cannot give. Which ones a worker gets is decided at its start,
 // and so is whether there are any for "auto", unless it is certain now that there are none: then nothing has to be asked at any start.
 func (p *Planner) askGPUs(ctx context.Context, m *manifest.Manifest, f *facts) {
-	f.gpu = GPU{Policy: "none", Devices: []string{}}
+	f.gpu = GPU{Policy: "none", Devices: []string{}, amd: exists(p.host.kfd)}
 	if m.GPU.Policy == "none" {
 		return
 	}
@@ -23,7 +23,7 @@ func (p *Planner) askGPUs(ctx context.Context, m *manifest.Manifest, f *facts) {
 	}
 	f.gpu = GPU{
 		Policy: m.GPU.Policy, Count: m.GPU.Count, Memory: int64(m.GPU.Memory), Devices: append(f.gpu.Devices, m.GPU.Devices...),
-		amd: slices.ContainsFunc(snap.Devices, func(d gpu.Device) bool { return d.Vendor == gpu.AMD }),
+		amd: f.gpu.amd || slices.ContainsFunc(snap.Devices, func(d gpu.Device) bool { return d.Vendor == gpu.AMD }),
 	}
 	if m.GPU.Policy != "auto" && certain && len(snap.Devices) == 0 {
 		f.warnings = append(f.warnings, fmt.Sprintf("gpu.policy: no GPU is found here, so with %q requests are answered with no_gpu", m.GPU.Policy))

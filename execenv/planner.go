@@ -40,6 +40,7 @@ type Host struct {
 	CDIDirs []string
 	// GPUs lists the devices; nil for none.
 	GPUs gpu.Inventory
+	kfd  string // the node of AMD's driver; empty: /dev/kfd
 }
 
 const (
@@ -70,6 +71,9 @@ func NewPlanner(h Host, run Runner) *Planner {
 	}
 	if h.CDIDirs == nil {
 		h.CDIDirs = []string{"/etc/cdi", "/var/run/cdi"}
+	}
+	if h.kfd == "" {
+		h.kfd = "/dev/kfd"
 	}
 	if h.GPUs == nil {
 		h.GPUs = gpu.None{}
