@@ -4,10 +4,23 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"workerd/execenv/gpu"
 	"workerd/manifest"
 )
+
+// namesInContainer returns what a container of docker or podman calls its GPUs: it holds these alone, so an index counts them anew.
+func namesInContainer(gpus []string) []string {
+	if !slices.ContainsFunc(gpus, func(name string) bool { _, err := strconv.Atoi(name); return err == nil }) {
+		return gpus
+	}
+	names := make([]string, len(gpus))
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
+	return names
+}
 
 // askGPUs says what is asked of the GPUs, and what of that this machine cannot give. Which ones a worker gets is decided at its start,
 // and so is whether there are any for "auto", unless it is certain now that there are none: then nothing has to be asked at any start.

@@ -145,8 +145,11 @@ func (p *Planner) Command(pl *Plan, w WorkerParams) (Command, error) {
 	env := environ(pl.Env).clone()
 	gpus := strings.Join(w.GPUs, ",")
 	cuda, rocr := gpus, ""
+	if pl.Engine != "" {
+		cuda = strings.Join(namesInContainer(w.GPUs), ",")
+	}
 	if len(w.Nodes) > 0 {
-		cuda, rocr = "", gpus
+		cuda, rocr = "", cuda
 	}
 	for name, value := range map[string]string{
 		"WORKERD_SOCKET":       w.Socket,
