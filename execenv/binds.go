@@ -125,6 +125,48 @@ func within(dir, path string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
+// tidyPaths returns m with its paths as they are mounted and told to the worker. The kernel, and docker for the targets of
+// mounts, take "//" and ".." out of a path: what is compared as text here must have none.
+func tidyPaths(m *manifest.Manifest) *manifest.Manifest {
+	out := *m
+	out.Weights.Extra, out.Paths.Binds = slices.Clone(m.Weights.Extra), slices.Clone(m.Paths.Binds)
+	paths := []*string{&out.Worker, &out.Smoke, &out.Weights.Root, &out.Paths.WorkRoot, &out.Paths.Cwd}
+	for i := range out.Weights.Extra {
+		paths = append(paths, &out.Weights.Extra[i])
+	}
+	for i := range out.Paths.Binds {
+		paths = append(paths, &out.Paths.Binds[i].Path)
+	}
+	for _, p := range paths {
+		*p = tidy(*p)
+	}
+	return &out
+}
+
+// tidy cleans a path, which may still have to be made. Where that would lead elsewhere, because ".." follows a symlink, it returns what
+// the path resolves to.
+func tidy(path string) string {
+	if path == "" {
+		return ""
+	}
+	clean := filepath.Clean(path)
+	if !strings.Contains(path+"/", "/../") {
+		return clean
+	}
+	real := "/"
+	for _, name := range strings.Split(path, "/") {
+		if name == ".." {
+			real = filepath.Dir(resolvePath(real))
+		} else {
+			real = filepath.Join(real, name)
+		}
+	}
+	if real = resolvePath(real); resolvePath(clean) != real {
+		return real
+	}
+	return clean
+}
+
 // resolvePath resolves the symlinks of a path as far as it exists; what is to be made below is kept as it is, so that the
 // answer is the same before and after.
 func resolvePath(path string) string {

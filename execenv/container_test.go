@@ -130,6 +130,49 @@ func TestCommandFillsIn(t *testing.T) {
 	}
 }
 
+// A container of docker or podman has only the cards that it is given, and counts them from 0. Apptainer's has all of them.
+func TestGPUsKnownByIndexInContainers(t *testing.T) {
+	amd := []string{"/dev/dri/renderD129", "/dev/dri/renderD130"}
+	for _, kind := range []string{manifest.Docker, manifest.Podman, manifest.Apptainer} {
+		h, m, f := fixedContainer(kind)
+		gpus(nil, nil, f)
+		f.gpu.amd = true
+		p, pl := NewPlanner(h, nil), runtimes[kind].Plan(h, m, f)
+		for _, c := range []struct {
+			gpus, nodes       []string
+			inside, elsewhere string
+		}{
+			{[]string{"1", "3"}, nil, "0,1", "1,3"},
+			{[]string{"3", "GPU-a"}, nil, "0,1", "3,GPU-a"},
+			{[]string{"GPU-b", "GPU-a"}, nil, "GPU-b,GPU-a", "GPU-b,GPU-a"},
+			{[]string{"1", "2"}, amd, "0,1", "1,2"},
+		} {
+			cmd, err := p.Command(pl, WorkerParams{N: 9, Socket: "/s", Tmp: "/nowhere/t", GPUs: c.gpus, Nodes: c.nodes})
+			require.NoError(t, err)
+			want, prefix := c.inside, ""
+			if kind == manifest.Apptainer {
+				want, prefix = c.elsewhere, "APPTAINERENV_"
+			}
+			cuda, rocr := want, ""
+			if c.nodes != nil {
+				cuda, rocr = "", want
+			}
+			env := parseEnviron(cmd.Env)
+			assert.Equal(t, cuda, env[prefix+"CUDA_VISIBLE_DEVICES"], "%s %v", kind, c)
+			assert.Equal(t, rocr, env[prefix+"ROCR_VISIBLE_DEVICES"], "%s %v", kind, c)
+			assert.Equal(t, strings.Join(c.gpus, ","), p.Container(pl, WorkerParams{GPUs: c.gpus}).Labels[LabelGPUs])
+			if kind == manifest.Apptainer {
+				assert.Equal(t, strings.Join(c.gpus, ","), env[prefix+"WORKERD_GPUS"])
+			} else {
+				assert.Contains(t, string(cmd.Stdin)+strings.Join(cmd.Env, "\n")+"\n", "WORKERD_GPUS="+strings.Join(c.gpus, ",")+"\n")
+			}
+			if kind == manifest.Docker && c.nodes == nil {
+				assert.True(t, hasArgs(cmd.Argv, "--gpus", `"device=`+strings.Join(c.gpus, ",")+`"`))
+			}
+		}
+	}
+}
+
 // Secrets are in the Command alone, by name in argv, and values that the client would take for its own go by its stdin.
 func TestSecretsOfContainers(t *testing.T) {
 	for _, kind := range []string{manifest.Docker, manifest.Podman, manifest.Apptainer} {

@@ -130,9 +130,11 @@ func findContainerCommand(m *manifest.Manifest, f *facts) error {
 		return nil
 	}
 	f.program = commandPath(m)
-	if nearestMode(f.binds, f.program) == "" {
-		return nil
+	own := tidy(f.program)
+	if nearestMode(f.binds, own) == "" {
+		return nil // the image's, whose symlinks are not known here
 	}
+	f.program = own
 	if _, err := os.Stat(f.program); err != nil { // whether it can be executed is the image's matter
 		return &Error{Key: "command", Msg: f.program, Err: missing(f.program, err), Watch: []string{f.program}}
 	}

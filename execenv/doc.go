@@ -34,7 +34,7 @@
 //
 // # Containers
 //
-// Every path that the manifest names is mounted under its own name, and under what it resolves to. Paths go into mounts as
+// Every path that the manifest names is mounted under its own name, less "//" and "..", and under what it resolves to. Paths go into mounts as
 // fields of CSV, which all three engines read alike; a line break is refused.
 //
 // A worker inherits nothing of workerd's environment but what pass_env names. Its values stand in no argv. docker and podman

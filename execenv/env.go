@@ -50,12 +50,14 @@ func (e environ) set(from map[string]string) {
 
 // notInherited are names and, with a "*", prefixes that a venv worker does not get from workerd's own environment. They
 // belong to another Python than the worker's, to the service manager's talk with workerd, to engines, or to the shell that
-// workerd was started from.
+// workerd was started from, or say which of AMD's cards workerd itself may use: those that a worker is given are chosen among them,
+// and what counts them (HIP_VISIBLE_DEVICES) would count those of the worker.
 var notInherited = []string{
 	"PYTHON*", "LD_PRELOAD", "CONDA_*", "VIRTUAL_ENV*",
 	"APPTAINER*", "SINGULARITY*", "DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST",
 	"NOTIFY_SOCKET", "LISTEN_*", "WATCHDOG_*", "JOURNAL_STREAM", "INVOCATION_ID", "MANAGERPID", "SYSTEMD_EXEC_PID", "WORKERD_*",
 	"OLDPWD", "SHLVL", "_",
+	"ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
 }
 
 // inherit returns workerd's own environment less notInherited and less the variables that secrets are taken from: those
@@ -154,7 +156,7 @@ func perWorker(h Host, m *manifest.Manifest, g GPU) environ {
 		e["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID" // for indices, where nobody could be asked for a UUID: CUDA's own order is another
 	}
 	if g.amd {
-		e["ROCR_VISIBLE_DEVICES"] = gpus
+		e["ROCR_VISIBLE_DEVICES"] = gpus // empty is none, as for CUDA; HIP takes an empty list of its own for all
 	}
 	maps.Copy(e, environ{
 		"WORKERD_SOCKET":       filepath.Join(h.RuntimeDir, "w", m.Slug, "<n>.sock"),

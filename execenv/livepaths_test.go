@@ -35,7 +35,9 @@ func TestLiveCase13PathsMeanTheSame(t *testing.T) {
 			dirs = append(dirs, dir)
 		}
 		r.m.Args = dirs
+		r.m.Weights.Root = base + "//" + oddNames[0] + "/../" + oddNames[1] // the same as a bind, by another text
 		v := r.look(`
+extra["weights"] = os.environ["WORKERD_WEIGHTS"]
 extra["markers"] = [attempt(lambda: open(d + "/marker").read()) for d in sys.argv[1:]]
 extra["written"] = [attempt(lambda: open(d + "/new", "w").write("x")) for d in sys.argv[1:]]
 extra["tmp"] = attempt(lambda: open(os.environ["TMPDIR"] + "/new", "w").write("x"))
@@ -56,6 +58,7 @@ extra["mounts"] = open("/proc/self/mountinfo").read()
 		assert.Nil(t, v.Extra["socket"])
 		assert.NotContains(t, v.Extra["mounts"], "docker.sock /")
 		assert.Equal(t, dirs, v.Argv[1:])
+		assert.Equal(t, dirs[1], v.Extra["weights"])
 	})
 }
 

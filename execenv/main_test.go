@@ -115,7 +115,7 @@ func testHost(t *testing.T, environ ...string) Host {
 	return Host{
 		ID: id, Instance: "0a1b2c3d", RuntimeDir: filepath.Join(root, "run"), StateDir: filepath.Join(root, "state"),
 		CacheDir: filepath.Join(root, "cache"), ScratchDir: filepath.Join(root, "t"), SDKDir: sdk,
-		Environ: environ, EngineTimeout: 20 * time.Second,
+		Environ: environ, EngineTimeout: 20 * time.Second, kfd: filepath.Join(root, "kfd"),
 	}
 }
 

@@ -68,7 +68,7 @@ type GPU struct {
 	Count   int      `json:"count"`
 	Memory  int64    `json:"memory"`
 	Devices []string `json:"devices"`
-	amd     bool     // there are AMD cards
+	amd     bool     // there are, or may be, AMD cards on the host, for this worker or not
 }
 
 // WorkerParams is what one worker has of its own.

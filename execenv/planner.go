@@ -40,6 +40,7 @@ type Host struct {
 	CDIDirs []string
 	// GPUs lists the devices; nil for none.
 	GPUs gpu.Inventory
+	kfd  string // the node of AMD's driver; empty: /dev/kfd
 }
 
 const (
@@ -64,11 +65,15 @@ func NewPlanner(h Host, run Runner) *Planner {
 	if h.EngineTimeout <= 0 {
 		h.EngineTimeout = defaultEngineTimeout
 	}
+	h.HFHome = tidy(h.HFHome)
 	if h.LogMaxSize <= 0 {
 		h.LogMaxSize = defaultLogMaxSize
 	}
 	if h.CDIDirs == nil {
 		h.CDIDirs = []string{"/etc/cdi", "/var/run/cdi"}
+	}
+	if h.kfd == "" {
+		h.kfd = "/dev/kfd"
 	}
 	if h.GPUs == nil {
 		h.GPUs = gpu.None{}
@@ -105,6 +110,7 @@ func (p *Planner) plan(ctx context.Context, m *manifest.Manifest) (*Plan, error)
 	if err := checkSockets(p.host.RuntimeDir, m.Slug); err != nil {
 		return nil, err
 	}
+	m = tidyPaths(m)
 	rt := runtimes[m.Env.Kind]
 	f, err := p.commonFacts(ctx, m)
 	if err != nil {
@@ -139,8 +145,11 @@ func (p *Planner) Command(pl *Plan, w WorkerParams) (Command, error) {
 	env := environ(pl.Env).clone()
 	gpus := strings.Join(w.GPUs, ",")
 	cuda, rocr := gpus, ""
+	if pl.Engine != "" {
+		cuda = strings.Join(namesInContainer(w.GPUs), ",")
+	}
 	if len(w.Nodes) > 0 {
-		cuda, rocr = "", gpus
+		cuda, rocr = "", cuda
 	}
 	for name, value := range map[string]string{
 		"WORKERD_SOCKET":       w.Socket,

@@ -185,7 +185,7 @@ func (v venv) env(h Host, m *manifest.Manifest, f *facts) environ {
 func overridden(h Host, m *manifest.Manifest) map[string]bool {
 	over := map[string]bool{}
 	own := parseEnviron(h.Environ)
-	for name := range perWorker(h, m, GPU{}) {
+	for name := range perWorker(h, m, GPU{Count: 1, amd: true}) { // all that a worker may be given
 		if reservedVars[name] {
 			continue
 		}

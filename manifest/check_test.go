@@ -170,6 +170,34 @@ func TestMountsThatHideTheSystem(t *testing.T) {
 	}
 }
 
+func TestCwdThatIsToBeMade(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Symlink("gone", filepath.Join(dir, "dangling")))
+	for text, refused := range map[string]bool{
+		"work_root = 'new'\ncwd = 'new'":                            false,
+		"work_root = 'new'\ncwd = 'new/'":                           false,
+		"binds = [{ path = 'new', create = true }]\ncwd = './/new'": false,
+		"cwd = 'new'":                                                  true,
+		"work_root = 'new'\ncwd = 'newer'":                             true,
+		"work_root = 'new'\ncwd = 'new/below'":                         true,
+		"work_root = 'dangling'\ncwd = 'dangling'":                     true,
+		"binds = [{ path = 'new', create = true }]\ncwd = 'new/below'": true,
+	} {
+		_, _, problems := parse(t, dir, command("[paths]\n"+text+"\n"), testOptions())
+		if refused {
+			only(t, problems, "paths.cwd", "does not exist")
+		} else {
+			assert.Empty(t, problems, text)
+		}
+	}
+	write(t, filepath.Join(dir, "fill.py"), "")
+	_, _, problems := parse(t, dir, command("weights = { root = 'w', prepare = ['fill.py'] }\npaths.cwd = 'w'\n"), testOptions())
+	assert.Empty(t, problems)
+	write(t, filepath.Join(dir, "new"), "")
+	_, _, problems = parse(t, dir, command("paths.cwd = 'new'\npaths.binds = [{ path = 'new', create = true }]\n"), testOptions())
+	only(t, problems, "paths.cwd", "is no folder")
+}
+
 func TestCase10AndCase14Binds(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "nope")

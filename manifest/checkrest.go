@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -53,11 +55,29 @@ func (c *checker) checkPaths() {
 		c.checkBind(i)
 	}
 	// A container's working directory may be a folder of the image.
-	if c.kind(Venv) && c.ok("paths.cwd") {
+	if c.kind(Venv) && c.ok("paths.cwd") && !c.toBeMade(p.Cwd) {
 		if info := c.stat("paths.cwd", p.Cwd); info != nil && !info.IsDir() {
 			c.report("paths.cwd", "%s is no folder", p.Cwd)
 		}
 	}
+}
+
+// toBeMade reports whether a missing folder is one that workerd makes before it starts a worker.
+func (c *checker) toBeMade(folder string) bool {
+	m := c.m
+	made := []string{m.Paths.WorkRoot}
+	if len(m.Weights.Prepare) > 0 {
+		made = append(made, m.Weights.Root)
+	}
+	for _, b := range m.Paths.Binds {
+		if b.Create {
+			made = append(made, b.Path)
+		}
+	}
+	_, err := os.Stat(folder)
+	return errors.Is(err, fs.ErrNotExist) && danglingTarget(folder) == "" && slices.ContainsFunc(made, func(path string) bool {
+		return path != "" && filepath.Clean(path) == filepath.Clean(folder)
+	})
 }
 
 func (c *checker) checkBind(i int) {

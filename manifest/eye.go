@@ -264,11 +264,12 @@ func (e *eye) load(now time.Time) (sent bool) {
 	return changed
 }
 
-// manifestName reports whether file is one that a manifest directory may list.
+// manifestName reports whether file is one that a manifest directory may list: it is taken by load. A folder never is, whatever
+// its name: its change would wait for ever.
 func (e *eye) manifestName(file string) bool {
 	for _, dir := range e.w.cfg.Dirs {
 		if below(file, dir) {
-			return true
+			return !isDir(file)
 		}
 	}
 	return false

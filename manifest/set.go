@@ -296,8 +296,11 @@ func absoluteDirs(dirs []string) []string {
 
 // below reports whether file is one that the manifest directory dir would list.
 func below(file, dir string) bool {
-	parent := filepath.Dir(file)
-	return parent == dir || filepath.Base(file) == folderManifest && filepath.Dir(parent) == dir
+	parent, name := filepath.Dir(file), filepath.Base(file)
+	if parent == dir {
+		return strings.HasSuffix(name, ".toml") && !ignored(name)
+	}
+	return name == folderManifest && filepath.Dir(parent) == dir && !ignored(filepath.Base(parent))
 }
 
 // ignored reports whether a name in a manifest directory is an editor's or a program's passing file.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -240,6 +241,41 @@ func TestCase71TouchAndFormatSendNothing(t *testing.T) {
 	eventually(t, "all have settled", func() bool { return time.Since(now) > 3*quietWritten })
 	w.quiesce(dir)
 	assert.Equal(t, before+1, w.count(), "the marker alone")
+}
+
+// What is saved beside a manifest of the flat layout is taken once, not looked at for ever.
+func TestSavedBesideAFlatManifest(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.toml"), command("smoke = 'smoke.json'\n"))
+	smoke, script := filepath.Join(dir, "smoke.json"), filepath.Join(dir, "a_worker.py")
+	hidden, folder := filepath.Join(dir, ".notes.toml"), filepath.Join(dir, "folder.toml")
+	for _, file := range []string{smoke, script, hidden, filepath.Join(folder, "weights.bin")} {
+		write(t, file, `{"requests": []}`)
+	}
+	w := NewWatcher(WatchConfig{Dirs: []string{dir}, Options: testOptions(), Rescan: time.Hour})
+	e, now := newEye(w), time.Now()
+	defer e.notify.close()
+	settle := func(what string) {
+		t.Helper()
+		for looks := 0; len(e.changes) > 0; looks++ {
+			require.Less(t, looks, 1000, what)
+			now = e.next()
+			e.look(now)
+		}
+	}
+	e.begin(now)
+	w.Follow([]string{script, hidden, folder})
+	e.refollow(now)
+	settle("the begin")
+	for _, file := range []string{smoke, script, hidden} {
+		rename(t, file, `{"requests": [{}]}`)
+		e.mark(file, fsnotify.Event{Name: file, Op: fsnotify.Create}, now)
+		settle(file)
+	}
+	e.hint(fsnotify.Event{Name: folder, Op: fsnotify.Create}, now)
+	e.change(folder, now)
+	settle(folder)
 }
 
 func modTime(t *testing.T, path string) time.Time {
