@@ -1,11 +1,80 @@
 package supervisor
 
 import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"workerd/protocol"
 )
+
+// poolClient is a connection to a pool without provider, and its other end.
+func poolClient(t *testing.T, p *pool) (*client, *caller) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socketpair")
+		c, err := net.FileConn(f)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		t.Cleanup(func() { _ = c.Close() })
+		ends[i] = c.(*net.UnixConn)
+	}
+	conn := protocol.NewConn(ends[0], 1<<20)
+	t.Cleanup(func() { _ = conn.Close() })
+	c := newClient(&provider{slug: p.slug, pool: p, sup: &Supervisor{clients: t.Context()}}, conn)
+	return c, &caller{t: t, c: ends[1], r: bufio.NewReader(ends[1])}
+}
+
+// asked is a request of a client, entered as its reader does it.
+func (c *client) asked(t *testing.T, id int, more string) *request {
+	t.Helper()
+	line := protocol.Line{Bytes: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"echo","params":{%s}}`, id, more)}
+	var m protocol.Message
+	require.Nil(t, protocol.Scan(line.Bytes, &m))
+	r := newRequest(c.p.pool, c, line, &m)
+	r.method = "echo"
+	r.first.key = protocol.IDKey(r.first.id)
+	c.pending[r.first.key] = &r.first
+	return r
+}
+
+// A request whose lane turns out to be dead after all that waited was refused is refused too: nobody would run it.
+func TestRefusedWhileGivenToADeadLane(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		t.Run(fmt.Sprintf("waits=%t", waits), func(t *testing.T) {
+			p := newPool("p", func() {})
+			p.setLimits(limits{capacity: 1, queue: 1})
+			c, peer := poolClient(t, p)
+			r, l := c.asked(t, 1, ""), &lane{life: &life{}, pool: p}
+			given := func() { p.submit(r) }
+			if waits {
+				p.submit(r)
+				given = func() { p.add(l) }
+			} else {
+				p.add(l)
+			}
+			l.mu.Lock() // it has no connection, which is seen when this is let go
+			done := make(chan struct{})
+			go func() { defer close(done); given() }()
+			eventually(t, func() bool { return p.load().running == 1 }, func() string { return "a lane is taken" })
+			stopped := protocol.Errorf(protocol.ProviderStopped, "stopped").From("p", "")
+			p.refuse(stopped, stopped)
+			l.mu.Unlock()
+			<-done
+			require.Zero(t, p.load().waiting)
+			require.Equal(t, protocol.ProviderStopped, peer.next().kind())
+		})
+	}
+}
 
 // A request that runs longer than idle_timeout, or waits so long, leaves the timer at rest: it goes off once in that time.
 func TestIdleIn(t *testing.T) {
