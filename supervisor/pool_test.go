@@ -2,7 +2,9 @@ package supervisor
 
 import (
 	"bufio"
+	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"testing"
@@ -92,4 +94,22 @@ func TestIdleIn(t *testing.T) {
 	} {
 		require.Equal(t, c.want, c.load.idleIn(time.Minute, now), "%+v", c.load)
 	}
+}
+
+// A client that has said all it had to say gets an answer that is on its way out when the end of its input is seen.
+func TestHalfClosedWhileAnswered(t *testing.T) {
+	c, peer := poolClient(t, newPool("p", func() {}))
+	first, second := c.asked(t, 1, ""), c.asked(t, 2, "")
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.forget(&first.first) // as its lane does before it writes
+	c.forget(&second.first)
+	c.linger(over)
+	for _, r := range []*request{first, second} {
+		c.refuse(protocol.Errorf(protocol.Cancelled, "an answer").From("p", ""), r.first.id)
+		c.answered()
+		require.Equal(t, string(r.first.id), string(peer.next().ID))
+	}
+	_, err := peer.read()
+	require.ErrorIs(t, err, io.EOF, "then it is closed")
 }
