@@ -61,6 +61,7 @@ func (p *pool) submit(r *request) {
 	if r.key != "" {
 		if joined, e := p.joinLocked(r); joined {
 			p.mu.Unlock()
+			closeFiles(r.files) // the running request has its own
 			return
 		} else if e != nil {
 			p.mu.Unlock()

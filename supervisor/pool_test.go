@@ -37,9 +37,9 @@ func poolClient(t *testing.T, p *pool) (*client, *caller) {
 }
 
 // asked is a request of a client, entered as its reader does it.
-func (c *client) asked(t *testing.T, id int, more string) *request {
+func (c *client) asked(t *testing.T, id int) *request {
 	t.Helper()
-	line := protocol.Line{Bytes: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"echo","params":{%s}}`, id, more)}
+	line := protocol.Line{Bytes: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"echo","params":{}}`, id)}
 	var m protocol.Message
 	require.Nil(t, protocol.Scan(line.Bytes, &m))
 	r := newRequest(c.p.pool, c, line, &m)
@@ -56,7 +56,7 @@ func TestRefusedWhileGivenToADeadLane(t *testing.T) {
 			p := newPool("p", func() {})
 			p.setLimits(limits{capacity: 1, queue: 1})
 			c, peer := poolClient(t, p)
-			r, l := c.asked(t, 1, ""), &lane{life: &life{}, pool: p}
+			r, l := c.asked(t, 1), &lane{life: &life{}, pool: p}
 			given := func() { p.submit(r) }
 			if waits {
 				p.submit(r)
@@ -99,7 +99,7 @@ func TestIdleIn(t *testing.T) {
 // A client that has said all it had to say gets an answer that is on its way out when the end of its input is seen.
 func TestHalfClosedWhileAnswered(t *testing.T) {
 	c, peer := poolClient(t, newPool("p", func() {}))
-	first, second := c.asked(t, 1, ""), c.asked(t, 2, "")
+	first, second := c.asked(t, 1), c.asked(t, 2)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	c.forget(&first.first) // as its lane does before it writes
@@ -112,4 +112,24 @@ func TestHalfClosedWhileAnswered(t *testing.T) {
 	}
 	_, err := peer.read()
 	require.ErrorIs(t, err, io.EOF, "then it is closed")
+}
+
+// What was attached to a request that joins a running one is closed: nobody will read it.
+func TestJoinedClosesFiles(t *testing.T) {
+	p := newPool("p", func() {})
+	p.setLimits(limits{capacity: 1, queue: 1})
+	c, _ := poolClient(t, p)
+	running, again := c.asked(t, 1), c.asked(t, 2)
+	running.key, again.key = "k", "k"
+	p.submit(running)
+	near, far, err := os.Pipe()
+	require.NoError(t, err)
+	again.files = dupFiles([]int{int(far.Fd())})
+	require.NoError(t, far.Close())
+	p.submit(again)
+	require.Equal(t, 2, running.open)
+	require.NoError(t, near.SetReadDeadline(time.Now().Add(10*time.Second)))
+	_, err = near.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF, "nobody holds the other end")
+	require.NoError(t, near.Close())
 }
