@@ -264,9 +264,9 @@ func (p *provider) resize() {
 		p.workers = append(p.workers, w)
 		seats = append(seats, w)
 	}
-	for i := p.manifest.Serve.Replicas; i < len(seats); i++ {
-		seats[i].leaving = true
-		p.drainWorker(seats[i], "fewer replicas are wanted")
+	for _, w := range surplus(seats, p.manifest.Serve.Replicas) {
+		w.leaving, w.again = true, false
+		p.drainWorker(w, "fewer replicas are wanted")
 	}
 	p.placeStandby()
 	p.dropGone()

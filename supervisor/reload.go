@@ -179,7 +179,7 @@ func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings 
 		if edited {
 			p.renewStandby("the manifest changed")
 		}
-		if edited && p.failure != nil {
+		if edited && (p.failure != nil || p.count(Failed) > 0) {
 			p.hist = history{}
 			p.restartFailed("the manifest changed")
 		}
