@@ -27,6 +27,7 @@ type client struct {
 
 	mu      sync.Mutex // guards what follows
 	pending map[string]*asker
+	writing int  // answers on their way out, no longer pending
 	ended   bool // no more input: the connection closes after its last answer
 }
 
@@ -177,7 +178,7 @@ func (c *client) answerLine(a *asker, line []byte, id protocol.Span, files []int
 	} else {
 		_ = c.conn.Write(files, line[:id.Start], a.id, line[id.End:], newline)
 	}
-	c.closeIfDone()
+	c.answered()
 }
 
 var lineBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
@@ -186,7 +187,7 @@ var lineBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return
 func (c *client) answerError(a *asker, e *protocol.Error) {
 	c.forget(a)
 	c.refuse(e, a.id)
-	c.closeIfDone()
+	c.answered()
 }
 
 // answerResult sends a result of workerd's own.
@@ -198,7 +199,7 @@ func (c *client) answerResult(a *asker, result any) {
 	}
 	c.forget(a)
 	_ = c.conn.Write(nil, []byte(`{"jsonrpc":"2.0","id":`), a.id, []byte(`,"result":`), body, []byte("}\n"))
-	c.closeIfDone()
+	c.answered()
 }
 
 // progressLine passes a worker's progress on under the asker's own token. Progress is dropped while the client is slow: the
@@ -229,19 +230,25 @@ func (c *client) refuse(e *protocol.Error, id []byte) {
 	_ = c.conn.Write(nil, e.AppendAnswer(nil, id))
 }
 
-// forget frees the asker's id before its answer goes out: the client may use it again as soon as it has read that.
+// forget frees the asker's id before its answer goes out: the client may use it again as soon as it has read that. answered
+// follows when it is out.
 func (c *client) forget(a *asker) {
 	c.mu.Lock()
 	if c.pending[a.key] == a {
 		delete(c.pending, a.key)
 	}
+	c.writing++
 	c.mu.Unlock()
 }
 
-// closeIfDone closes a connection that has no more input after its last answer.
-func (c *client) closeIfDone() {
+// doneLocked says that a connection has no more input, and that its last answer is out.
+func (c *client) doneLocked() bool { return c.ended && len(c.pending) == 0 && c.writing == 0 }
+
+// answered follows an answer; after the last one it closes a connection that has no more input.
+func (c *client) answered() {
 	c.mu.Lock()
-	over := c.ended && len(c.pending) == 0
+	c.writing--
+	over := c.doneLocked()
 	c.mu.Unlock()
 	if over {
 		go func() { _ = c.conn.CloseWhenDrained(c.p.sup.clients) }()
@@ -252,7 +259,7 @@ func (c *client) closeIfDone() {
 func (c *client) linger(ctx context.Context) {
 	c.mu.Lock()
 	c.ended = true
-	over := len(c.pending) == 0
+	over := c.doneLocked()
 	c.mu.Unlock()
 	if over {
 		_ = c.conn.CloseWhenDrained(ctx)

@@ -44,7 +44,7 @@ type life struct {
 	cause     cause  // why workerd ends it; "" while it does not
 	reason    string // for people
 	stopping  bool   // SIGTERM or SIGKILL is under way
-	timers    []*time.Timer
+	timers    map[*time.Timer]bool
 	progress  *protocol.Progress
 	silent    bool // busy, and not answering ping
 	waiting   bool // a warm standby that has preloaded
@@ -343,7 +343,7 @@ func (f *life) crashError() *protocol.Error {
 
 // stopTimers stops what was armed for this process.
 func (f *life) stopTimers() {
-	for _, t := range f.timers {
+	for t := range f.timers {
 		t.Stop()
 	}
 	f.timers = nil

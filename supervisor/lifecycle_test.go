@@ -297,6 +297,15 @@ func TestProtocolMismatch(t *testing.T) {
 	require.Contains(t, st.Reason, "1")
 }
 
+// An edited idle_timeout counts from the edit on: the timer of the one before is not waited for.
+func TestIdleTimeoutEdited(t *testing.T) {
+	r := newRig(t)
+	r.serve("echo", "[start]\nidle_timeout = \"1h\"\n")
+	r.state("echo", "ready")
+	r.serve("echo", "[start]\nidle_timeout = \"50ms\"\n")
+	r.state("echo", "stopped")
+}
+
 func TestIdleStop(t *testing.T) {
 	r := newRig(t)
 	r.serve("idle", "[start]\nidle_timeout = \"2s\"\n", "LOAD=2500ms") // a load that takes longer is no idleness

@@ -39,3 +39,20 @@ func TestStopTime(t *testing.T) {
 	require.Equal(t, 3*time.Minute, stopTime(set(time.Second, 3*time.Minute, time.Minute)))
 	require.Equal(t, endless, stopTime(set(time.Second, 0)))
 }
+
+// A timer that has gone off is let go of: a worker's pings would fill the memory otherwise.
+func TestTimersAreLetGo(t *testing.T) {
+	p := &provider{inbox: make(chan func(), 1), done: make(chan struct{})}
+	f := &life{p: p}
+	p.workers = []*worker{{life: f}}
+	f.after(time.Hour, func() {})
+	ran := 0
+	for range 3 {
+		f.after(0, func() { ran++ })
+		(<-p.inbox)()
+	}
+	require.Equal(t, 3, ran)
+	require.Len(t, f.timers, 1)
+	f.stopTimers()
+	require.Empty(t, f.timers)
+}

@@ -61,6 +61,7 @@ func (p *pool) submit(r *request) {
 	if r.key != "" {
 		if joined, e := p.joinLocked(r); joined {
 			p.mu.Unlock()
+			closeFiles(r.files) // the running request has its own
 			return
 		} else if e != nil {
 			p.mu.Unlock()
@@ -77,6 +78,11 @@ func (p *pool) submit(r *request) {
 			}
 			p.mu.Lock()
 			p.untakeLocked(r, l)
+			if e := p.refusal; e != nil { // refuse has emptied the queue meanwhile
+				p.mu.Unlock()
+				r.fail(e)
+				return
+			}
 		}
 	}
 	out, full := p.roomLocked(r)
@@ -195,6 +201,11 @@ func (p *pool) offerLocked(l *lane) {
 	}
 	p.mu.Lock()
 	p.untakeLocked(r, l)
+	if e := p.refusal; e != nil { // refuse has emptied the queue meanwhile
+		p.mu.Unlock()
+		r.fail(e)
+		return
+	}
 	p.queue.pushFront(r)
 	p.mu.Unlock()
 	p.dispatch() // this lane is dead, which its reader sees to; another may be free

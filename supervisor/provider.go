@@ -141,9 +141,7 @@ func (p *provider) run() {
 
 // finish ends what is left when the last worker is gone: connections close after their last answer, then the socket goes.
 func (p *provider) finish() {
-	if p.idle != nil {
-		p.idle.Stop()
-	}
+	p.disarmIdle()
 	p.settle()
 	p.front.close(p.closing == removed)
 	// Goroutines of past lives may still want to post; they are waited for while the inbox is served.
@@ -266,9 +264,9 @@ func (p *provider) resize() {
 		p.workers = append(p.workers, w)
 		seats = append(seats, w)
 	}
-	for i := p.manifest.Serve.Replicas; i < len(seats); i++ {
-		seats[i].leaving = true
-		p.drainWorker(seats[i], "fewer replicas are wanted")
+	for _, w := range surplus(seats, p.manifest.Serve.Replicas) {
+		w.leaving, w.again = true, false
+		p.drainWorker(w, "fewer replicas are wanted")
 	}
 	p.placeStandby()
 	p.dropGone()
@@ -353,19 +351,6 @@ func (p *provider) settle() {
 	p.waiters = kept
 }
 
-// armIdle keeps one timer for idle_timeout while workers are up.
-func (p *provider) armIdle() {
-	if p.manifest == nil || p.idle != nil || p.closing != open {
-		return
-	}
-	d := p.manifest.Start.IdleTimeout.D()
-	if d <= 0 || !p.anyReady() {
-		return
-	}
-	rest := d - time.Since(p.pool.load().lastBusy)
-	p.idle = time.AfterFunc(max(rest, 0), func() { p.post(p.onIdle) })
-}
-
 // anyReady says whether a worker takes requests.
 func (p *provider) anyReady() bool {
 	for _, w := range p.workers {
@@ -374,23 +359,4 @@ func (p *provider) anyReady() bool {
 		}
 	}
 	return false
-}
-
-// onIdle stops workers that had nothing to do for idle_timeout; a request that arrives this instant keeps them.
-func (p *provider) onIdle() {
-	p.idle = nil
-	d := p.manifest.Start.IdleTimeout.D()
-	l := p.pool.load()
-	if d <= 0 || l.running > 0 || l.runnable || time.Since(l.lastBusy) < d {
-		return // settle arms it again
-	}
-	for _, w := range p.seats() {
-		if w.state != Ready {
-			continue
-		}
-		if _, ok := p.pool.retire(w.life, w.life.lanes, true); !ok {
-			return
-		}
-		p.stopWorker(w, "idle for "+d.String())
-	}
 }

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"slices"
 
 	"workerd/manifest"
@@ -39,6 +40,19 @@ func reconcile(set *manifest.Set, running []string) (steps []step, listed []*man
 		}
 	}
 	return steps, listed
+}
+
+// surplus are the seats beyond n, those of least use: failed ones above all, since requests start none of them. It is pure.
+func surplus(seats []*worker, n int) []*worker {
+	use := func(w *worker) int {
+		if w.state == Failed {
+			return -1
+		}
+		return w.state.rank()
+	}
+	order := slices.Clone(seats)
+	slices.SortStableFunc(order, func(x, y *worker) int { return cmp.Compare(use(y), use(x)) })
+	return order[min(n, len(order)):]
 }
 
 // invalidStatus is the status entry of a manifest that has no provider.

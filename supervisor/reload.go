@@ -151,6 +151,7 @@ func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings 
 	p.warnings = append(append([]string(nil), warnings...), s.plan.Warnings...)
 	p.pool.setLimits(limitsOf(m))
 	p.limitWorkers(m.Limits)
+	p.disarmIdle() // idle_timeout may be another one
 	first, current := p.spec == nil, p.spec
 	if p.roll != nil {
 		current = p.roll.spec
@@ -178,7 +179,7 @@ func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings 
 		if edited {
 			p.renewStandby("the manifest changed")
 		}
-		if edited && p.failure != nil {
+		if edited && (p.failure != nil || p.count(Failed) > 0) {
 			p.hist = history{}
 			p.restartFailed("the manifest changed")
 		}

@@ -12,6 +12,7 @@ import (
 type roll struct {
 	spec   *spec
 	below  int64 // workers with a lower number are replaced even if they run the same version (restart)
+	all    bool  // an operator waits for every seat
 	cand   *worker
 	old    *worker // the seat that cand is to replace
 	reason string
@@ -22,9 +23,10 @@ func (p *provider) switchTo(s *spec, below int64, reason string) {
 	p.hist = history{}
 	p.renewStandby(reason)
 	p.rollErr = nil
+	all := below > 0 || p.roll != nil && p.roll.all
 	p.cancelCandidate(reason)
 	if p.manifest.Restart.OnChange != "stop-first" && p.anyReady() && p.mayRun() {
-		p.roll = &roll{spec: s, below: below, reason: reason}
+		p.roll = &roll{spec: s, below: below, all: all, reason: reason}
 		p.resize()
 		return
 	}
@@ -80,6 +82,7 @@ func (p *provider) advanceRoll() {
 	if old == nil {
 		p.force(r.spec)
 		p.roll = nil
+		p.rolled(r)
 		return
 	}
 	for _, w := range p.workers {
@@ -91,6 +94,26 @@ func (p *provider) advanceRoll() {
 	r.cand = &worker{state: Stopped, since: time.Now(), candidate: true}
 	p.workers = append(p.workers, r.cand)
 	p.startWorker(r.cand, r.reason)
+}
+
+// rolled follows a roll that has come round. It passed over the seats that had no process: their turn is now.
+func (p *provider) rolled(r *roll) {
+	p.resize()
+	if p.failure != nil { // the version that has come in fails
+		return
+	}
+	for _, w := range p.seats() {
+		if w.state == Draining && r.all { // it was told to stop for being idle
+			w.again = true
+		}
+	}
+	p.restartFailed(r.reason)
+	if r.all {
+		p.startSeats(p.manifest.Serve.Replicas, r.reason, false)
+	}
+	if p.pool.load().runnable {
+		p.demand()
+	}
 }
 
 // outdated finds a seat whose process a roll replaces; nil when there is none left.

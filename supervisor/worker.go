@@ -141,13 +141,19 @@ func (p *provider) limitStart(f *life) {
 
 // after runs fn on the provider's goroutine after d, unless the process has ended by then.
 func (f *life) after(d time.Duration, fn func()) {
-	f.timers = append(f.timers, time.AfterFunc(d, func() {
+	if f.timers == nil {
+		f.timers = map[*time.Timer]bool{}
+	}
+	var t *time.Timer
+	t = time.AfterFunc(d, func() {
 		f.p.post(func() {
+			delete(f.timers, t) // pings go on for as long as the worker does
 			if f.p.workerOf(f) != nil {
 				fn()
 			}
 		})
-	}))
+	})
+	f.timers[t] = true
 }
 
 func (p *provider) onStartTimeout(f *life, d time.Duration) {
