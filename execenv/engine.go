@@ -145,17 +145,23 @@ func notStarted(engine, verb string, p Probe, err error) *EngineError {
 	return e
 }
 
-// limited is a buffer that refuses to grow without bound.
-type limited struct{ bytes.Buffer }
+// limited is a buffer that refuses to grow without bound. It embeds none: io.Copy would use a ReadFrom, and pass Write by.
+type limited struct{ buf bytes.Buffer }
 
 const answerLimit = 32 << 20
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > answerLimit {
+	if l.buf.Len()+len(p) > answerLimit {
 		return 0, errors.New("the engine's answer is too large")
 	}
-	return l.Buffer.Write(p)
+	return l.buf.Write(p)
 }
+
+// Bytes is what was written so far.
+func (l *limited) Bytes() []byte { return l.buf.Bytes() }
+
+// String is that as a string.
+func (l *limited) String() string { return l.buf.String() }
 
 // Run starts a worker's container and returns its id. Where it fails, or ctx ends, a container of the Command's name may
 // exist all the same, created and never started: find it by Inspect, and remove it where its labels are the Command's.

@@ -3,6 +3,7 @@ package execenv
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -115,6 +116,23 @@ func TestWhatAnEngineSaysBadly(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, strings.Join(pl.Warnings, "\n"), "info said nothing that can be read", "not silently")
 }
+
+// An answer without an end fills no memory: os/exec copies it as io.Copy does.
+func TestAnswersAreBounded(t *testing.T) {
+	var l limited
+	_, err := io.Copy(&l, io.LimitReader(endless{}, answerLimit+1))
+	require.ErrorContains(t, err, "too large")
+	assert.LessOrEqual(t, len(l.Bytes()), answerLimit)
+
+	var fits limited
+	_, err = io.Copy(&fits, strings.NewReader("an answer"))
+	require.NoError(t, err)
+	assert.Equal(t, "an answer", fits.String())
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 // Never a fallback: a kind whose engine is not there is refused, whatever else is.
 func TestNoFallback(t *testing.T) {
