@@ -205,7 +205,9 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	args := []string{"rm", "--force", "--volumes", id}
 	if flavour, err := e.Flavour(ctx); err == nil && flavour == manifest.Podman {
 		// It would give the worker 10 s more. podman 3 has no such flag, and kills at once.
-		args = []string{"rm", "--force", "--time", "0", "--volumes", id}
+		if info, err := e.Info(ctx); err == nil && !info.Unread && info.AtLeast(4, 0) {
+			args = []string{"rm", "--force", "--time", "0", "--volumes", id}
+		}
 	}
 	_, err := e.command(ctx, "rm", args...)
 	if err = unlessGone(err); err != nil && strings.Contains(err.Error(), "already in progress") {

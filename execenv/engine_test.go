@@ -284,6 +284,28 @@ func TestOldPodman(t *testing.T) {
 	assert.NoError(t, podmanDialect{}.check(&manifest.Manifest{}, f))
 }
 
+// podman 3 removes nothing when it is told how long to wait; where the version is not known it is not told either.
+func TestRemoveByVersion(t *testing.T) {
+	four := strings.Replace(fakePodman("v2", "crun", "true"), "*) echo", `"rm --force") ;;`+"\n*) echo", 1)
+	three := strings.Replace(four, `"Version":"4.3.1"`, `"Version":"3.4.4"`, 1)
+	three = strings.Replace(three, `"rm --force") ;;`, `"rm --force") case "$*" in *--time*) echo 'Error: unknown flag: --time' >&2; exit 125;; esac ;;`, 1)
+	mute := strings.Replace(three, `"info --format")`, `"info --format") exit 125;; "never ")`, 1)
+	docker := strings.Replace(fakeDocker(""), "*) echo", `"rm --force") ;;`+"\n*) echo", 1)
+	for name, c := range map[string]struct{ kind, script, call string }{
+		"podman 4":                    {manifest.Podman, four, "podman rm --force --time 0 --volumes x"},
+		"podman 3":                    {manifest.Podman, three, "podman rm --force --volumes x"},
+		"podman that tells nothing":   {manifest.Podman, mute, "podman rm --force --volumes x"},
+		"podman that talks otherwise": {manifest.Podman, strings.Replace(three, `{"host"`, `{"other"`, 1), "podman rm --force --volumes x"},
+		"docker":                      {manifest.Docker, docker, "docker rm --force --volumes x"},
+	} {
+		b := newFakeBin(t, map[string]string{c.kind: c.script})
+		e, err := testPlanner(b.host(t)).Engine(c.kind)
+		require.NoError(t, err)
+		require.NoError(t, e.Remove(t.Context(), "x"), name)
+		assert.Contains(t, b.called(t), c.call, name)
+	}
+}
+
 // Case 7: a home that the user namespace cannot pass, or one on NFS. It is no use to try again.
 func TestCase7Storage(t *testing.T) {
 	podman := strings.Replace(fakePodman("v2", "crun", "true"), `"version":{`, `"store":{"graphRoot":"/gpfs/u/storage"},"version":{`, 1)
