@@ -86,6 +86,22 @@ func TestLimitsThatCannotBeHad(t *testing.T) {
 	assert.Contains(t, strings.Join(pl.Warnings, "\n"), "limits.memory, limits.cpus cannot be enforced by podman here (a rootless engine needs cgroups v2)")
 }
 
+// What an engine says of swap space and processors is what it is told of limits, and a limit that is none is said.
+func TestLimitsByWhatThereIs(t *testing.T) {
+	docker := strings.Replace(fakeDocker(""), `"MemoryLimit":true`, `"MemoryLimit":true,"SwapLimit":true,"NCPU":4`, 1)
+	podman := strings.Replace(fakePodman("v2", "crun", "true"), `"cgroupVersion"`, `"cpus":4,"cgroupVersion"`, 1)
+	b := newFakeBin(t, map[string]string{"docker": docker, "podman": podman})
+	for _, kind := range []string{manifest.Docker, manifest.Podman} {
+		pl, err := planOn(t, b.host(t), kind, func(m *manifest.Manifest) { m.Limits.Memory, m.Limits.CPUs = 1<<30, 8 })
+		require.NoError(t, err)
+		assert.True(t, hasArgs(pl.Argv, "--memory", "1073741824", "--memory-swap", "1073741824", "--cpus", "4"), "%q", pl.Argv)
+		assert.Contains(t, strings.Join(pl.Warnings, "\n"), "limits.cpus is 8, and "+kind+" has 4 processors here")
+		pl, err = planOn(t, b.host(t), kind, func(m *manifest.Manifest) { m.Limits.CPUs = 4 })
+		require.NoError(t, err)
+		assert.NotContains(t, strings.Join(pl.Warnings, "\n"), "limits.cpus")
+	}
+}
+
 func TestWhatAnEngineSaysBadly(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
