@@ -23,14 +23,19 @@ const (
 
 // tail returns the last lines of a file, at most most bytes of them, valid UTF-8; "" where there is nothing to read.
 func tail(path string, most int64) string {
+	return strings.ToValidUTF8(string(lastLines(endOf(path, most), tailLines)), "\uFFFD")
+}
+
+// endOf returns the end of a file, at most most bytes of it.
+func endOf(path string, most int64) []byte {
 	f, err := os.Open(path)
 	if err != nil {
-		return ""
+		return nil
 	}
 	defer func() { _ = f.Close() }()
 	st, err := f.Stat()
 	if err != nil {
-		return ""
+		return nil
 	}
 	start := max(st.Size()-most, 0)
 	data := make([]byte, st.Size()-start)
@@ -41,7 +46,7 @@ func tail(path string, most int64) string {
 			data = data[i+1:]
 		}
 	}
-	return strings.ToValidUTF8(string(lastLines(data, tailLines)), "\uFFFD")
+	return data
 }
 
 // lastLines returns the last n lines of data, a last one without newline included.
