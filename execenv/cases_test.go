@@ -294,8 +294,8 @@ func TestCase83CondaActivation(t *testing.T) {
 		"etc/conda/activate.d/b.sh":       "export SECOND=$FOO-2\n",
 		"etc/conda/activate.d/a.sh":       "export FOO=bar LD_LIBRARY_PATH=$CONDA_PREFIX/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\n[ -n \"$NOPE\" ] && export X=1\n",
 		"etc/conda/activate.d/a.fish":     "set -x FISH 1\n",
-		"etc/conda/env_vars.d/p.json":     `{"FROM_PACKAGE": "p", "BOTH": "p"}`,
-		"conda-meta/state":                `{"env_vars": {"BOTH": "it's $HOME"}}`,
+		"etc/conda/env_vars.d/p.json":     `{"FROM_PACKAGE": "p", "BOTH": "p", "OFF": "p"}`,
+		"conda-meta/state":                `{"env_vars": {"BOTH": "it's $HOME", "OFF": "***unset***", "GONE": "***unset***"}}`,
 		"etc/conda/activate.d/z-note.txt": "exit 1\n",
 	})
 	home := t.TempDir()
@@ -311,7 +311,7 @@ func TestCase83CondaActivation(t *testing.T) {
 		} {
 			assert.Equal(t, want, got[name], name)
 		}
-		for _, name := range []string{"LEAK", "FISH", "CONDA_EXE", "X"} {
+		for _, name := range []string{"LEAK", "FISH", "CONDA_EXE", "X", "OFF", "GONE"} {
 			assert.NotContains(t, got, name)
 		}
 		pl, err := testPlanner(h).Plan(context.Background(), m)

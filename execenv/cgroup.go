@@ -140,7 +140,7 @@ func (c *Cgroups) Find(dir, name string) *Cgroup {
 // Sweep kills what is in the cgroups of an instance's workers that an earlier workerd left, but for those to keep, and removes
 // them. It returns the names of those that held something.
 func (c *Cgroups) Sweep(instance string, keep func(dir string) bool) (killed []string) {
-	dirs, _ := filepath.Glob(filepath.Join(c.state.Dir, "workerd-"+instance+"-*"))
+	dirs, _ := filepath.Glob(filepath.Join(globQuote(c.state.Dir), "workerd-"+instance+"-*"))
 	for _, dir := range dirs {
 		if keep(dir) {
 			continue

@@ -173,3 +173,18 @@ func TestEnterNothing(t *testing.T) {
 	assert.False(t, s.Memory)
 	assert.Contains(t, s.Why, "workerd cannot move into a leaf of its cgroup")
 }
+
+// systemd escapes a '-' in the name of a unit with a backslash, which a pattern takes for its own.
+func TestSweepBelowAnEscapedName(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), `system-workerd\x2dlab.slice`, "[1]")
+	for _, name := range []string{"workerd-0a1b-ocr-1", "workerd-0a1b-ocr-2", "workerd-0a1b-ocr-3", "workerd-ffff-ocr-1"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "workerd-0a1b-ocr-1", "cgroup.events"), []byte("populated 1\n"), 0o644))
+	c := &Cgroups{CgroupState{Dir: dir}}
+	killed := c.Sweep("0a1b", func(dir string) bool { return strings.HasSuffix(dir, "-3") })
+	assert.Equal(t, []string{"workerd-0a1b-ocr-1"}, killed)
+	assert.NoDirExists(t, filepath.Join(dir, "workerd-0a1b-ocr-2"))
+	assert.DirExists(t, filepath.Join(dir, "workerd-0a1b-ocr-3"))
+	assert.DirExists(t, filepath.Join(dir, "workerd-ffff-ocr-1"))
+}

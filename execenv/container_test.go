@@ -31,7 +31,7 @@ func fixedContainer(kind string) (Host, *manifest.Manifest, *facts) {
 	f.promises = append(f.promises, ownPromises(h, m)...)
 	f.binds = makeBinds(f.promises, func(p string) string { return strings.Replace(p, "/lab/", "/mnt/lab/", 1) })
 	f.ctr = containerFacts{
-		engine: EngineInfo{Engine: kind, Bin: "/usr/bin/" + kind, Version: "28.2.2", OwnerUID: -1, Runtime: "runc", CgroupVersion: 2, Memory: true, CPUs: true, Pids: true},
+		engine: EngineInfo{Engine: kind, Bin: "/usr/bin/" + kind, Version: "28.2.2", OwnerUID: -1, Runtime: "runc", CgroupVersion: 2, Memory: true, Swap: true, CPUs: true, Pids: true, Processors: 64},
 		image:  Image{ID: "0123456789ab", Env: []string{"PATH=/opt/bin:/usr/bin", "PYTHONPATH=/opt/lib"}, Arch: "amd64"},
 		umask:  0o22,
 		own:    folders{h.SDKDir, socketDir(h, m.Slug), identityDir(h, "")},

@@ -49,7 +49,7 @@
 //
 // An Engine is docker or podman by its command line. What is behind a name is told by what it prints as its version. An
 // EngineError is classed by exit status and text; its Class says what it means for the next try. Plan.RunFailure reads the
-// output of a worker that was never run.
+// output of a worker that ended before it connected, and says whether it was ever run.
 //
 // # Processes
 //

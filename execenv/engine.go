@@ -145,17 +145,23 @@ func notStarted(engine, verb string, p Probe, err error) *EngineError {
 	return e
 }
 
-// limited is a buffer that refuses to grow without bound.
-type limited struct{ bytes.Buffer }
+// limited is a buffer that refuses to grow without bound. It embeds none: io.Copy would use a ReadFrom, and pass Write by.
+type limited struct{ buf bytes.Buffer }
 
 const answerLimit = 32 << 20
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > answerLimit {
+	if l.buf.Len()+len(p) > answerLimit {
 		return 0, errors.New("the engine's answer is too large")
 	}
-	return l.Buffer.Write(p)
+	return l.buf.Write(p)
 }
+
+// Bytes is what was written so far.
+func (l *limited) Bytes() []byte { return l.buf.Bytes() }
+
+// String is that as a string.
+func (l *limited) String() string { return l.buf.String() }
 
 // Run starts a worker's container and returns its id. Where it fails, or ctx ends, a container of the Command's name may
 // exist all the same, created and never started: find it by Inspect, and remove it where its labels are the Command's.
@@ -199,7 +205,9 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	args := []string{"rm", "--force", "--volumes", id}
 	if flavour, err := e.Flavour(ctx); err == nil && flavour == manifest.Podman {
 		// It would give the worker 10 s more. podman 3 has no such flag, and kills at once.
-		args = []string{"rm", "--force", "--time", "0", "--volumes", id}
+		if info, err := e.Info(ctx); err == nil && !info.Unread && info.AtLeast(4, 0) {
+			args = []string{"rm", "--force", "--time", "0", "--volumes", id}
+		}
 	}
 	_, err := e.command(ctx, "rm", args...)
 	if err = unlessGone(err); err != nil && strings.Contains(err.Error(), "already in progress") {

@@ -3,6 +3,7 @@ package execenv
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -85,6 +86,22 @@ func TestLimitsThatCannotBeHad(t *testing.T) {
 	assert.Contains(t, strings.Join(pl.Warnings, "\n"), "limits.memory, limits.cpus cannot be enforced by podman here (a rootless engine needs cgroups v2)")
 }
 
+// What an engine says of swap space and processors is what it is told of limits, and a limit that is none is said.
+func TestLimitsByWhatThereIs(t *testing.T) {
+	docker := strings.Replace(fakeDocker(""), `"MemoryLimit":true`, `"MemoryLimit":true,"SwapLimit":true,"NCPU":4`, 1)
+	podman := strings.Replace(fakePodman("v2", "crun", "true"), `"cgroupVersion"`, `"cpus":4,"cgroupVersion"`, 1)
+	b := newFakeBin(t, map[string]string{"docker": docker, "podman": podman})
+	for _, kind := range []string{manifest.Docker, manifest.Podman} {
+		pl, err := planOn(t, b.host(t), kind, func(m *manifest.Manifest) { m.Limits.Memory, m.Limits.CPUs = 1<<30, 8 })
+		require.NoError(t, err)
+		assert.True(t, hasArgs(pl.Argv, "--memory", "1073741824", "--memory-swap", "1073741824", "--cpus", "4"), "%q", pl.Argv)
+		assert.Contains(t, strings.Join(pl.Warnings, "\n"), "limits.cpus is 8, and "+kind+" has 4 processors here")
+		pl, err = planOn(t, b.host(t), kind, func(m *manifest.Manifest) { m.Limits.CPUs = 4 })
+		require.NoError(t, err)
+		assert.NotContains(t, strings.Join(pl.Warnings, "\n"), "limits.cpus")
+	}
+}
+
 func TestWhatAnEngineSaysBadly(t *testing.T) {
 	for name, c := range map[string]struct {
 		script string
@@ -115,6 +132,23 @@ func TestWhatAnEngineSaysBadly(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, strings.Join(pl.Warnings, "\n"), "info said nothing that can be read", "not silently")
 }
+
+// An answer without an end fills no memory: os/exec copies it as io.Copy does.
+func TestAnswersAreBounded(t *testing.T) {
+	var l limited
+	_, err := io.Copy(&l, io.LimitReader(endless{}, answerLimit+1))
+	require.ErrorContains(t, err, "too large")
+	assert.LessOrEqual(t, len(l.Bytes()), answerLimit)
+
+	var fits limited
+	_, err = io.Copy(&fits, strings.NewReader("an answer"))
+	require.NoError(t, err)
+	assert.Equal(t, "an answer", fits.String())
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 // Never a fallback: a kind whose engine is not there is refused, whatever else is.
 func TestNoFallback(t *testing.T) {
@@ -265,6 +299,28 @@ func TestOldPodman(t *testing.T) {
 	assert.ErrorContains(t, podmanDialect{}.check(&manifest.Manifest{}, f), "cannot mount /a,b")
 	f.ctr.engine.Version = "4.3.1"
 	assert.NoError(t, podmanDialect{}.check(&manifest.Manifest{}, f))
+}
+
+// podman 3 removes nothing when it is told how long to wait; where the version is not known it is not told either.
+func TestRemoveByVersion(t *testing.T) {
+	four := strings.Replace(fakePodman("v2", "crun", "true"), "*) echo", `"rm --force") ;;`+"\n*) echo", 1)
+	three := strings.Replace(four, `"Version":"4.3.1"`, `"Version":"3.4.4"`, 1)
+	three = strings.Replace(three, `"rm --force") ;;`, `"rm --force") case "$*" in *--time*) echo 'Error: unknown flag: --time' >&2; exit 125;; esac ;;`, 1)
+	mute := strings.Replace(three, `"info --format")`, `"info --format") exit 125;; "never ")`, 1)
+	docker := strings.Replace(fakeDocker(""), "*) echo", `"rm --force") ;;`+"\n*) echo", 1)
+	for name, c := range map[string]struct{ kind, script, call string }{
+		"podman 4":                    {manifest.Podman, four, "podman rm --force --time 0 --volumes x"},
+		"podman 3":                    {manifest.Podman, three, "podman rm --force --volumes x"},
+		"podman that tells nothing":   {manifest.Podman, mute, "podman rm --force --volumes x"},
+		"podman that talks otherwise": {manifest.Podman, strings.Replace(three, `{"host"`, `{"other"`, 1), "podman rm --force --volumes x"},
+		"docker":                      {manifest.Docker, docker, "docker rm --force --volumes x"},
+	} {
+		b := newFakeBin(t, map[string]string{c.kind: c.script})
+		e, err := testPlanner(b.host(t)).Engine(c.kind)
+		require.NoError(t, err)
+		require.NoError(t, e.Remove(t.Context(), "x"), name)
+		assert.Contains(t, b.called(t), c.call, name)
+	}
 }
 
 // Case 7: a home that the user namespace cannot pass, or one on NFS. It is no use to try again.

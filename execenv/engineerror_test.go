@@ -118,7 +118,6 @@ func TestRunnerErrors(t *testing.T) {
 		{255, "FATAL:   container creation failed: while applying cgroups config: cannot use cgroups - cannot use systemd cgroups manager, systemd not running as init on this host", EngineRefused, ""},
 		{255, "ERROR  : Failed to create user namespace: user namespace requires to set a non-zero value in /proc/sys/user/max_user_namespaces\nFATAL:   x", EngineUserNamespacesOff, "sysctl"},
 		{255, "ERROR  : Failed to create user namespace: user namespace disabled", EngineUserNamespacesOff, "sysctl"},
-		{255, "setgroups: Permission denied", EngineUserNamespacesOff, "sysctl"},
 		{1, "ERROR  : Failed to create user namespace: not allowed to create user namespace", EngineUserNamespacesOff, "kernel.apparmor_restrict_unprivileged_userns"},
 		{255, "FATAL:   while extracting: setgroups: Permission denied", EngineUserNamespacesOff, "max_user_namespaces"},
 		{1, "ERROR  : Requesting capability set 0x000001ffffffffff while permitted capability set is 0x000001fffeffffff", EngineRefused, ""},
@@ -131,8 +130,12 @@ func TestRunnerErrors(t *testing.T) {
 		assert.NotContains(t, e.Error(), "\x1b")
 		assert.NotContains(t, e.Error(), "Options for")
 	}
-	for code, text := range map[int]string{
-		0: "", 1: "Traceback (most recent call last):\nValueError: x", 2: "FATAL:   stat /x: no such file or directory", 255: "Traceback (most recent call last):", 137: "", 143: "FATAL: x",
+	for text, code := range map[string]int{
+		"": 0, "Traceback (most recent call last):\nValueError: x": 1, "FATAL:   stat /x: no such file or directory": 2, "Traceback (most recent call last):": 255,
+		"killed": 137, "FATAL:   x": 143,
+		// What workers log themselves.
+		"FATAL: no licence": 255, "2026-01-01 FATAL:   no licence": 255, "loading FATAL:   x": 255, "FATAL:no licence": 255,
+		"INFO   : loading\nERROR  : no licence": 1, "ERROR  : Failed to load": 255, "OSError: newuidmap: setgroups: Permission denied": 255,
 	} {
 		assert.Nil(t, runnerError("apptainer", code, []byte(text)), "%d %s", code, text)
 	}

@@ -29,6 +29,10 @@ type EngineInfo struct {
 	Storage       string // the folder of images and containers
 	// Memory, CPUs and Pids say which limits the engine can enforce.
 	Memory, CPUs, Pids bool
+	// Swap says that it can keep what is beyond the memory out of the swap space too.
+	Swap bool
+	// Processors is how many there are for containers; 0 where it did not say.
+	Processors int
 	// ProxyConfig says that the client's configuration gives proxy variables to every container.
 	ProxyConfig bool
 	// Unread says that its answer could not be understood, so that the rest is what is usual.
@@ -100,6 +104,7 @@ func podmanInfo(out []byte, uid int) EngineInfo {
 		Host *struct {
 			CgroupVersion     string
 			CgroupControllers []string
+			CPUs              int
 			OCIRuntime        struct{ Name string }
 			Security          struct{ Rootless bool }
 		}
@@ -111,7 +116,7 @@ func podmanInfo(out []byte, uid int) EngineInfo {
 	}
 	info := EngineInfo{
 		Version: p.Version.Version, Storage: p.Store.GraphRoot, Rootless: p.Host.Security.Rootless, OwnerUID: uid,
-		Runtime: p.Host.OCIRuntime.Name, CgroupVersion: 2,
+		Runtime: p.Host.OCIRuntime.Name, CgroupVersion: 2, Processors: p.Host.CPUs,
 	}
 	if p.Host.CgroupVersion == "v1" {
 		info.CgroupVersion = 1
@@ -128,13 +133,15 @@ func podmanInfo(out []byte, uid int) EngineInfo {
 		return p.Host.CgroupControllers == nil // podman 3 does not list them
 	}
 	info.Memory, info.CPUs, info.Pids = has("memory"), has("cpu"), has("pids")
+	info.Swap = info.Memory // a kernel that cannot is podman's to see, which goes on without
 	return info
 }
 
 func (e *Engine) dockerInfo(ctx context.Context, out []byte) (EngineInfo, error) {
 	var d struct {
 		ServerVersion, CgroupVersion, DefaultRuntime, DockerRootDir string
-		MemoryLimit, CPUCfsQuota, PidsLimit                         bool
+		MemoryLimit, SwapLimit, CPUCfsQuota, PidsLimit              bool
+		NCPU                                                        int
 		SecurityOptions, ServerErrors                               []string
 	}
 	if err := json.Unmarshal(out, &d); err != nil {
@@ -146,7 +153,7 @@ func (e *Engine) dockerInfo(ctx context.Context, out []byte) (EngineInfo, error)
 	}
 	info := EngineInfo{
 		Version: d.ServerVersion, Storage: d.DockerRootDir, Runtime: d.DefaultRuntime, OwnerUID: -1,
-		Memory: d.MemoryLimit, CPUs: d.CPUCfsQuota, Pids: d.PidsLimit, ProxyConfig: proxyConfig(e.env),
+		Memory: d.MemoryLimit, Swap: d.SwapLimit, CPUs: d.CPUCfsQuota, Pids: d.PidsLimit, Processors: d.NCPU, ProxyConfig: proxyConfig(e.env),
 	}
 	info.CgroupVersion, _ = strconv.Atoi(d.CgroupVersion)
 	for _, opt := range d.SecurityOptions {

@@ -39,7 +39,13 @@ func (pl *Plan) RunFailure(code int, output []byte) *EngineError {
 // A worker may end with either: the output tells.
 const runnerCode = 255
 
-var usageError = regexp.MustCompile(`(?m)^Error for command "exec": .*$`)
+// How the lines of Apptainer, of its starter and of the reader of its command line begin. A worker that ends with the same status may
+// well log "FATAL: " or "ERROR  : ", so of the starter's only what it says before there is a container counts.
+var (
+	runnerFatal  = regexp.MustCompile(`(?m)^FATAL: {3}`)
+	starterError = regexp.MustCompile(`(?m)^ERROR {2}: (Failed to create user namespace|Requesting capability set)`)
+	usageError   = regexp.MustCompile(`(?m)^Error for command "exec": .*$`)
+)
 
 // runnerError reads what Apptainer printed when it could not run something; nil where it ran.
 func runnerError(name string, code int, output []byte) *EngineError {
@@ -48,14 +54,14 @@ func runnerError(name string, code int, output []byte) *EngineError {
 	}
 	text := engineText(output)
 	usage := usageError.Find(output)
-	_, fatal, isFatal := strings.Cut(text, "FATAL:")
+	fatal := runnerFatal.FindStringIndex(text)
 	e := engineError(name, "exec", code, []byte(text))
 	switch {
-	case code == runnerCode && isFatal:
-		e.Msg = message(fatal)
+	case code == runnerCode && fatal != nil:
+		e.Msg = message(text[fatal[1]:])
 	case usage != nil: // the whole help follows
 		e.Msg = message(string(usage))
-	case strings.Contains(text, "ERROR  :"), code == runnerCode && e.Kind == EngineUserNamespacesOff:
+	case starterError.MatchString(text):
 	default:
 		return nil
 	}

@@ -31,7 +31,7 @@ func TestFlags(t *testing.T) {
 			{"run", "--detach"}, {"--pull=never"}, {"--init"}, {"--stop-signal", "SIGTERM"}, {"--no-healthcheck"}, {"--cap-drop=ALL"}, {"--security-opt=no-new-privileges"},
 			{"--network", "none"}, {"--workdir", "/etc/workerd/providers/ocr"}, {"--env-file", "/dev/stdin"}, {"--env", "OMP_NUM_THREADS"}, {"--env", "HF_TOKEN"},
 			{"--entrypoint", "python3"}, {"--hostname", "ocr", "lab/ocr:1.2", "/etc/workerd/providers/ocr/ocr_worker.py", "--lang", "eng"},
-			{"--shm-size", "8589934592"}, {"--memory", "34359738368"}, {"--cpus", "8"}, {"--pids-limit", "4096"}, {"--user", "1001:100"},
+			{"--shm-size", "8589934592"}, {"--memory", "34359738368", "--memory-swap", "34359738368"}, {"--cpus", "8"}, {"--pids-limit", "4096"}, {"--user", "1001:100"},
 			{"--label", "workerd.worker=<n>"}, {"--name", "workerd-0a1b2c3d-ocr-<n>"},
 		}, []string{"--rm", "--gpus", "--privileged", "-v", "--volume", "label=disable", "DAC_OVERRIDE", "--cap-add"}},
 		{"case 5: supplementary groups by number", docker, none, [][]string{{"--group-add", "4321"}}, []string{"--userns=keep-id", "100", "keep-groups"}},
@@ -51,7 +51,10 @@ func TestFlags(t *testing.T) {
 		{"logs of podman", podman, none, [][]string{{"--log-driver", "k8s-file", "--log-opt", "max-size=10485760"}}, nil},
 		{"limits that cannot be had are left out", both, func(_ *Host, _ *manifest.Manifest, f *facts) {
 			f.ctr.engine.Memory, f.ctr.engine.CPUs, f.ctr.engine.Pids = false, false, false
-		}, [][]string{{"--shm-size", "8589934592"}}, []string{"--memory", "--cpus", "--pids-limit"}},
+		}, [][]string{{"--shm-size", "8589934592"}}, []string{"--memory", "--memory-swap", "--cpus", "--pids-limit"}},
+		{"an engine that cannot limit swap", both, func(_ *Host, _ *manifest.Manifest, f *facts) { f.ctr.engine.Swap = false }, [][]string{{"--memory", "34359738368"}}, []string{"--memory-swap"}},
+		{"more cpus than there are", both, func(_ *Host, _ *manifest.Manifest, f *facts) { f.ctr.engine.Processors = 4 }, [][]string{{"--cpus", "4"}}, []string{"8"}},
+		{"cpus that nobody has counted", both, func(_ *Host, _ *manifest.Manifest, f *facts) { f.ctr.engine.Processors = 0 }, [][]string{{"--cpus", "8"}}, nil},
 		{"case 23: the host's /dev/shm", both, func(_ *Host, m *manifest.Manifest, _ *facts) { m.Env.ExtraArgs = []string{"--ipc", "host"} }, nil, []string{"--shm-size"}},
 		{"no limit of pids", both, func(_ *Host, m *manifest.Manifest, _ *facts) { m.Limits.Pids = 0 }, [][]string{{"--pids-limit", "-1"}}, nil},
 		{"a part of a cpu", both, func(_ *Host, m *manifest.Manifest, _ *facts) { m.Limits.CPUs = 0.5 }, [][]string{{"--cpus", "0.5"}}, nil},

@@ -241,7 +241,6 @@ open("/dev/shm/big", "wb").write(b"x" * (100 << 20))
 		}
 		r.worker("import os, time\nprint('ready', flush=True)\nb = bytearray(700 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\ntime.sleep(600)\n")
 		r.m.Limits.Memory = 64 << 20
-		r.m.Env.ExtraArgs = []string{"--memory-swap", "67108864"}
 		id, _ := r.start(r.plan())
 		code, _ := r.finish(id)
 		assert.Equal(t, 137, code)

@@ -1,6 +1,7 @@
 package execenv
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -79,6 +80,22 @@ func csvField(s string) string {
 func mountOption(b Bind, target string, extra ...string) string {
 	fields := []string{"type=bind", csvField("source=" + b.Source), csvField(target + "=" + b.Target)}
 	return strings.Join(append(fields, extra...), ",")
+}
+
+// checkSources says which source of a container's binds has gone since the plan was made. Not every engine does: docker makes
+// that of a --volume anew, as root, and the worker would start on an empty folder.
+func checkSources(pl *Plan) error {
+	if pl.carry == nil {
+		return nil
+	}
+	for _, b := range pl.Binds {
+		if _, err := os.Stat(b.Source); err != nil {
+			return planError("", &EngineError{
+				Kind: EngineUnseen, Engine: pl.Kind, Verb: "run", Hint: hintGone, Msg: "bind source path " + b.Source, Err: errCause(err),
+			})
+		}
+	}
+	return nil
 }
 
 // homeOf says what HOME of a container worker is, and which folder stands behind it: the home in the provider's cache, unless

@@ -137,3 +137,34 @@ func TestHomeOf(t *testing.T) {
 		assert.Equal(t, want, [2]string{source, target})
 	}
 }
+
+// A bind that has gone since the plan was made is told before an engine could make its source anew.
+func TestBindThatHasGone(t *testing.T) {
+	for _, kind := range []string{manifest.Docker, manifest.Podman, manifest.Apptainer, manifest.Venv} {
+		b := newFakeBin(t, map[string]string{"docker": fakeDocker(""), "podman": fakePodman("v2", "crun", "true"), "apptainer": "echo apptainer version 1.4.5"})
+		m := containerManifest(t, kind)
+		m.Env.SELinux, m.Weights.Root = "shared", filepath.Join(t.TempDir(), "weights")
+		if kind == manifest.Venv {
+			m.Env.Python = hostPython(t, "").Env.Python
+		}
+		require.NoError(t, os.Mkdir(m.Weights.Root, 0o755))
+		p := testPlanner(b.host(t))
+		pl, err := p.Plan(t.Context(), m)
+		require.NoError(t, err, kind)
+		require.NoError(t, p.Prepare(pl), kind)
+		require.NoError(t, os.Remove(m.Weights.Root))
+		err = p.Prepare(pl)
+		if kind == manifest.Venv {
+			require.NoError(t, err, "its own matter")
+			continue
+		}
+		var e *Error
+		require.ErrorAs(t, err, &e, kind)
+		assert.Equal(t, Transient, e.Kind)
+		assert.True(t, IsEngineError(err, EngineUnseen), "%v", err)
+		assert.ErrorContains(t, err, "a path is missing: bind source path "+m.Weights.Root+": no such file or directory")
+		assert.NoDirExists(t, m.Weights.Root)
+		require.NoError(t, os.Mkdir(m.Weights.Root, 0o755))
+		assert.NoError(t, p.Prepare(pl), "it is back")
+	}
+}

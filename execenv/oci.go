@@ -244,17 +244,33 @@ func limitFlags(m *manifest.Manifest, info EngineInfo) []string {
 		out = append(out, "--shm-size", strconv.FormatInt(int64(m.Limits.ShmSize), 10))
 	}
 	if m.Limits.Memory > 0 && info.Memory {
-		out = append(out, "--memory", strconv.FormatInt(int64(m.Limits.Memory), 10))
+		memory := strconv.FormatInt(int64(m.Limits.Memory), 10)
+		out = append(out, "--memory", memory)
+		if info.Swap { // the sum of both: engines would give as much swap space again
+			out = append(out, "--memory-swap", memory)
+		}
 	}
 	if m.Limits.CPUs > 0 && info.CPUs {
-		out = append(out, "--cpus", strconv.FormatFloat(m.Limits.CPUs, 'f', -1, 64))
+		cpus := m.Limits.CPUs
+		if moreThanThere(m, info) {
+			cpus = float64(info.Processors) // docker refuses what is beyond
+		}
+		out = append(out, "--cpus", strconv.FormatFloat(cpus, 'f', -1, 64))
 	}
 	return out
 }
 
-// limitWarnings name the limits that were asked for and cannot be enforced.
+// moreThanThere says that limits.cpus is no limit, since the engine has no more processors.
+func moreThanThere(m *manifest.Manifest, info EngineInfo) bool {
+	return info.Processors > 0 && m.Limits.CPUs > float64(info.Processors)
+}
+
+// limitWarnings name the limits that were asked for and cannot be enforced, or are none.
 func limitWarnings(m *manifest.Manifest, info EngineInfo) []string {
-	var lost []string
+	var lost, out []string
+	if info.CPUs && moreThanThere(m, info) {
+		out = append(out, fmt.Sprintf("limits.cpus is %g, and %s has %d processors here: the worker is given all of them", m.Limits.CPUs, info.Engine, info.Processors))
+	}
 	if m.Limits.Memory > 0 && !info.Memory {
 		lost = append(lost, "limits.memory")
 	}
@@ -265,13 +281,13 @@ func limitWarnings(m *manifest.Manifest, info EngineInfo) []string {
 		lost = append(lost, "limits.pids")
 	}
 	if len(lost) == 0 {
-		return nil
+		return out
 	}
 	why := "the engine has no cgroup controller for it"
 	if info.Rootless && info.CgroupVersion == 1 {
 		why = "a rootless engine needs cgroups v2"
 	}
-	return []string{fmt.Sprintf("%s cannot be enforced by %s here (%s): the worker runs without", strings.Join(lost, ", "), info.Engine, why)}
+	return append(out, fmt.Sprintf("%s cannot be enforced by %s here (%s): the worker runs without", strings.Join(lost, ", "), info.Engine, why))
 }
 
 // envArgs name the worker's variables; their values are in the client's environment, or, for what the client uses itself, on

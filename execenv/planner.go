@@ -182,8 +182,8 @@ func (p *Planner) Command(pl *Plan, w WorkerParams) (Command, error) {
 
 // Prepare makes the folders that a plan needs and that may be made: the provider's cache, work_root, and binds with
 // create = true, all as the caller. A work_root gets the mode that the caller's umask leaves, the others are 0700. It also
-// writes the SDK and the identity files of containers. It is called before every start: people empty caches, and no start
-// must fail for that.
+// writes the SDK and the identity files of containers, and says which bind of a container has gone. It is called before every
+// start: people empty caches, and no start must fail for that.
 func (p *Planner) Prepare(pl *Plan) error {
 	if p.host.SDK != nil {
 		if err := WriteSDK(p.host.SDK, p.host.SDKDir); err != nil {
@@ -206,6 +206,9 @@ func (p *Planner) Prepare(pl *Plan) error {
 		if err != nil {
 			return &Error{Kind: Transient, Msg: "identity file " + f.path, Err: errCause(err)}
 		}
+	}
+	if err := checkSources(pl); err != nil {
+		return err
 	}
 	if err := inspectDir(pl.Cwd); err != nil {
 		return &Error{Key: "paths.cwd", Msg: err.Error()}

@@ -69,17 +69,19 @@ func TestCase43Names(t *testing.T) {
 
 // Case 39: user namespaces are off. It is no use to try again.
 func TestCase39UserNamespacesOff(t *testing.T) {
-	b := newFakeBin(t, map[string]string{"apptainer": `case "$1 $2" in
+	for _, words := range []string{"ERROR  : Failed to create user namespace: user namespace disabled", "setgroups: Permission denied"} {
+		b := newFakeBin(t, map[string]string{"apptainer": `case "$1 $2" in
 "--version ") echo apptainer version 1.4.5 ;;
 "exec --help") echo " --no-eval --cwd " ;;
-*) echo 'ERROR  : Failed to create user namespace: user namespace disabled' >&2; exit 255 ;;
+*) echo '` + words + `' >&2; exit 255 ;;
 esac`})
-	_, err := planOn(t, b.host(t), manifest.Apptainer, nil)
-	assert.True(t, IsEngineError(err, EngineUserNamespacesOff), "%v", err)
-	assert.ErrorContains(t, err, "kernel.unprivileged_userns_clone")
-	var e *Error
-	require.ErrorAs(t, err, &e)
-	assert.Equal(t, Permanent, e.Kind)
+		_, err := planOn(t, b.host(t), manifest.Apptainer, nil)
+		assert.True(t, IsEngineError(err, EngineUserNamespacesOff), "%v", err)
+		assert.ErrorContains(t, err, "kernel.unprivileged_userns_clone")
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		assert.Equal(t, Permanent, e.Kind)
+	}
 }
 
 func TestApptainerNetworks(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -260,6 +261,9 @@ func condaSteps(prefix string) (steps []step, watch []string, err error) {
 	return steps, append(files, scripts...), nil
 }
 
+// condaUnset is what conda keeps as the value of a variable that was unset, also of one that a package brings.
+const condaUnset = "***unset***"
+
 // condaVars reads the variables of `conda env config vars` and those that packages bring.
 func condaVars(prefix string) (map[string]string, []string, error) {
 	vars := map[string]string{}
@@ -282,9 +286,8 @@ func condaVars(prefix string) (map[string]string, []string, error) {
 		}
 		files = append(files, path)
 	}
-	for k, v := range state.Vars {
-		vars[k] = v
-	}
+	maps.Copy(vars, state.Vars)
+	maps.DeleteFunc(vars, func(_, v string) bool { return v == condaUnset })
 	return vars, files, nil
 }
 

@@ -31,6 +31,10 @@ func (p *provider) onExit(f *life, e ended) {
 	w := p.workerOf(f)
 	p.pool.retire(f, f.lanes, false)
 	f.exit = f.describe(e)
+	failure := f.neverRan(e)
+	if failure != nil {
+		f.exit.Reason = failure.Error()
+	}
 	asked := w != nil && w.state == Draining
 	if !asked && w != nil {
 		end := ending{cause: causeExit, code: e.code, wasReady: !f.readyAt.IsZero(), signature: f.exit.Reason + lastLine(f.exit.Output)}
@@ -43,6 +47,8 @@ func (p *provider) onExit(f *life, e ended) {
 			end.cause = causeOOM
 		case p.endedByFault(f):
 			end.cause = causeGPU
+		case failure != nil:
+			end.cause = causeOfRun(failure)
 		}
 		if end.wasReady {
 			end.readyFor = time.Since(f.readyAt)
@@ -263,6 +269,27 @@ func (f *life) describe(e ended) *protocol.Exit {
 		x.Reason += " before it was ready"
 	}
 	return x
+}
+
+// runWords is how much of the output is looked through for why a worker never ran: Apptainer's whole help may follow.
+const runWords = 64 << 10
+
+// neverRan says why what stands between workerd and a worker, Apptainer or the init of its container, did not run it; nil where
+// the end was the worker's own.
+func (f *life) neverRan(e ended) *execenv.EngineError {
+	if f.connected || f.adopted || f.cause != "" || !e.known {
+		return nil
+	}
+	return f.spec.plan.RunFailure(e.code, endOf(f.paths.log, runWords))
+}
+
+// causeOfRun is causeOf for a worker that never ran. What is refused without a word that is known may pass: the plan's probe has run
+// the same image, and an image's mount, for instance, fails for want of resources too. It counts as a crash.
+func causeOfRun(err *execenv.EngineError) cause {
+	if err.Kind == execenv.EngineRefused {
+		return causeExit
+	}
+	return causeOf(err)
 }
 
 func lastLine(s string) string {

@@ -21,9 +21,13 @@ const (
 	keepLogs  = 10      // logs of earlier workers kept for each provider, where the settings say nothing
 )
 
-// tail returns the last lines of a log, at most most bytes of them, valid UTF-8; "" where there is nothing to read. What has just
-// been rotated away belongs to it.
+// tail returns the last lines of a log, at most most bytes of them, valid UTF-8; "" where there is nothing to read.
 func tail(path string, most int64) string {
+	return strings.ToValidUTF8(string(lastLines(endOf(path, most), tailLines)), "\uFFFD")
+}
+
+// endOf returns the end of a log, at most most bytes of it. What has just been rotated away belongs to it.
+func endOf(path string, most int64) []byte {
 	data, cut := lastBytes(path, most)
 	if left := most - int64(len(data)); !cut && left > 0 {
 		var before []byte
@@ -35,7 +39,7 @@ func tail(path string, most int64) string {
 			data = data[i+1:]
 		}
 	}
-	return strings.ToValidUTF8(string(lastLines(data, tailLines)), "\uFFFD")
+	return data
 }
 
 // lastBytes reads the last bytes of a file, and says whether there are more.
