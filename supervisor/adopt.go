@@ -217,6 +217,12 @@ func (p *provider) takeIn(w *worker, r *record, b body) {
 	p.track(f)
 	p.move(w, evStart, "adopted from the workerd before")
 	p.limitStart(f)
+	switch {
+	case !w.standby && r.Standby != "": // its worker has died meanwhile
+		f.noteRole(b, "")
+	case w.standby && r.Standby == "":
+		f.noteRole(b, f.standby)
+	}
 }
 
 // endThenBoot ends leftovers that are of no use, and then boots what is missing.

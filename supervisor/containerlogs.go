@@ -61,7 +61,8 @@ func (p *provider) followContainers(ctx context.Context, lines int, w io.Writer)
 			live = append(live, b)
 		}
 	}
-	shown := &logShow{w: f.out, at: map[string]int64{}, skip: f.skips}
+	shown := newLogShow(&p.sup.rotations, f.out)
+	shown.skip = f.skips
 	if err := shown.last(p.sup.logDir(p.slug), lines); err != nil {
 		return err
 	}

@@ -10,9 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/fsnotify/fsnotify"
 )
 
 const (
@@ -118,6 +115,7 @@ func (p *provider) pruneLogs() {
 			continue
 		}
 		_ = os.Remove(files[i])
+		p.sup.rotations.forget(files[i])
 		parts, _ := filepath.Glob(files[i] + ".*")
 		for _, part := range parts {
 			_ = os.Remove(part)
@@ -132,34 +130,26 @@ func (p *provider) logFile(id string) string {
 
 // showLogs writes the last lines of a provider's logs, merged by worker number, and with follow what is appended to any of
 // them, until ctx ends. Whole lines are written; a line is never mixed with one of another worker.
-func showLogs(ctx context.Context, dir string, lines int, follow bool, w io.Writer) error {
-	s := &logShow{w: w, at: map[string]int64{}, skip: func(string) bool { return false }}
+func showLogs(ctx context.Context, r *rotations, dir string, lines int, follow bool, w io.Writer) error {
+	s := newLogShow(r, w)
 	if err := s.last(dir, lines); err != nil || !follow {
 		return err
 	}
 	return followLogs(ctx, dir, s)
 }
 
-// followLogs goes on where a logShow has come to.
-func followLogs(ctx context.Context, dir string, s *logShow) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	var watcher *fsnotify.Watcher
-	if made, err := fsnotify.NewWatcher(); err == nil {
-		defer func() { _ = made.Close() }()
-		if made.Add(dir) == nil {
-			watcher = made
-		}
-	}
-	return s.follow(ctx, dir, watcher)
+// logShow remembers how far each file has been shown, and how often it had been rotated then. What is appended to those to skip is
+// shown by somebody else.
+type logShow struct {
+	w         io.Writer
+	at        map[string]int64
+	seen      map[string]int
+	rotations *rotations
+	skip      func(path string) bool
 }
 
-// logShow remembers how far each file has been shown. What is appended to those to skip is shown by somebody else.
-type logShow struct {
-	w    io.Writer
-	at   map[string]int64
-	skip func(path string) bool
+func newLogShow(r *rotations, w io.Writer) *logShow {
+	return &logShow{w: w, at: map[string]int64{}, seen: map[string]int{}, rotations: r, skip: func(string) bool { return false }}
 }
 
 // last shows the last n lines over all files.
@@ -167,23 +157,25 @@ func (s *logShow) last(dir string, n int) error {
 	files := logFiles(dir)
 	var parts [][]byte
 	for i := len(files) - 1; i >= 0; i-- {
-		st, err := os.Stat(files[i])
+		size, seen, err := s.rotations.size(files[i])
 		if err != nil {
 			continue
 		}
-		s.at[files[i]] = st.Size()
+		s.at[files[i]], s.seen[files[i]] = size, seen
 		path := files[i]
 		for rotated := 1; n > 0; rotated++ {
-			data, err := readEnd(path, st.Size(), n)
+			data, err := readEnd(path, size, n)
 			if err != nil {
 				return err
 			}
 			n -= bytes.Count(data, []byte{'\n'})
 			parts = append(parts, data)
 			path = numberedLog(files[i], rotated)
-			if st, err = os.Stat(path); err != nil {
+			st, err := os.Stat(path)
+			if err != nil {
 				break
 			}
+			size = st.Size()
 		}
 	}
 	for i := len(parts) - 1; i >= 0; i-- {
@@ -221,84 +213,4 @@ func readEnd(path string, size int64, n int) ([]byte, error) {
 		}
 		return end, nil
 	}
-}
-
-// follow shows what is appended. Without a watcher (inotify is exhausted) it looks every half second; with one now and then too,
-// since somebody may delete the folder, and its watch with it.
-func (s *logShow) follow(ctx context.Context, dir string, watcher *fsnotify.Watcher) error {
-	var events <-chan fsnotify.Event
-	var failures <-chan error
-	look := 500 * time.Millisecond
-	if watcher != nil {
-		events, failures, look = watcher.Events, watcher.Errors, 2*time.Second
-	}
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
-		for _, f := range logFiles(dir) {
-			if s.skip(f) {
-				continue
-			}
-			if err := s.appended(f); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case _, ok := <-events:
-			if !ok {
-				return nil
-			}
-		case <-failures: // events were lost, perhaps
-		case <-tick.C:
-			if watcher != nil {
-				_ = watcher.Add(dir) // nothing happens where it is watched
-			}
-		}
-	}
-}
-
-// appended writes the whole lines that a file has beyond what was shown. A file that shrank was rotated: it is shown from
-// its beginning.
-func (s *logShow) appended(path string) error {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil
-	}
-	at := s.at[path]
-	if st.Size() < at {
-		at = 0
-	}
-	if st.Size() == at {
-		s.at[path] = at
-		return nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = f.Close() }()
-	const most = 1 << 20
-	for at < st.Size() {
-		data := make([]byte, min(st.Size()-at, most))
-		n, _ := f.ReadAt(data, at)
-		data = data[:n]
-		if n == 0 {
-			break
-		}
-		end := bytes.LastIndexByte(data, '\n') + 1
-		if end == 0 {
-			if n < most {
-				break // half a line: wait for the rest
-			}
-			end = n
-		}
-		if _, err := s.w.Write(data[:end]); err != nil {
-			return err
-		}
-		at += int64(end)
-	}
-	s.at[path] = at
-	return nil
 }

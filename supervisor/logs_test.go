@@ -19,7 +19,7 @@ func TestTheEndOfALogThatWasRotated(t *testing.T) {
 	}
 	for n, want := range map[int]string{1: "five\n", 2: "four\nfive\n", 4: "two\nthree\nfour\nfive\n", 6: "an earlier worker\none\ntwo\nthree\nfour\nfive\n"} {
 		var out strings.Builder
-		require.NoError(t, showLogs(t.Context(), dir, n, false, &out))
+		require.NoError(t, showLogs(t.Context(), new(rotations), dir, n, false, &out))
 		require.Equal(t, want, out.String(), "%d lines", n)
 	}
 	require.Equal(t, "three\nfour\nfive\n", tail(log, 1000))
@@ -34,7 +34,7 @@ func TestFollowOutlivesTheFolder(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var out lockedBuilder
 	done := make(chan error, 1)
-	go func() { done <- showLogs(ctx, dir, 10, true, &out) }()
+	go func() { done <- showLogs(ctx, new(rotations), dir, 10, true, &out) }()
 	for n, line := range []string{"one", "two", "three"} {
 		require.NoError(t, os.MkdirAll(dir, 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, strings.Repeat("1", n+1)+".log"), []byte(line+"\n"), 0o600))

@@ -101,7 +101,7 @@ func (s *Supervisor) Logs(ctx context.Context, slug string, lines int, follow bo
 		return err
 	}
 	if p == nil {
-		return showLogs(ctx, s.logDir(slug), lines, follow, w)
+		return showLogs(ctx, &s.rotations, s.logDir(slug), lines, follow, w)
 	}
 	if follow && p.inContainers(ctx) {
 		return p.followContainers(ctx, lines, w)
@@ -109,7 +109,7 @@ func (s *Supervisor) Logs(ctx context.Context, slug string, lines int, follow bo
 	for _, b := range p.containers(ctx) { // what they printed lies with the engine until they end
 		b.peek(ctx, time.Time{})
 	}
-	return showLogs(ctx, s.logDir(slug), lines, follow, w)
+	return showLogs(ctx, &s.rotations, s.logDir(slug), lines, follow, w)
 }
 
 // Events delivers what happens from now on until ctx ends.

@@ -66,6 +66,8 @@ type Supervisor struct {
 	children *execenv.Children
 	gate     chan struct{} // places for boots under way
 
+	rotations rotations // of the logs of workers
+
 	ctx      context.Context // of probes and boots; ends when workerd is told to stop
 	cancel   context.CancelFunc
 	clients  context.Context // of front connections; ends when all providers have ended

@@ -139,8 +139,7 @@ func (p *provider) takeOver(w *worker) *worker {
 		p.wantModel(f)
 	}
 	if f.body != nil {
-		r := f.record(f.body)
-		p.lives.Go(func() { f.noteSeated(r) }) // a disk may take its time
+		f.noteRole(f.body, "")
 	}
 	return s
 }
@@ -243,13 +242,16 @@ func (f *life) preloaded(l *lane) {
 	f.p.post(func() { f.p.onPreloaded(f, l) })
 }
 
-// noteSeated renews the record of a standby that has taken over: a later workerd is to know it as a worker that serves.
-func (f *life) noteSeated(r *record) {
-	r.Standby = ""
-	if err := r.save(); err != nil {
-		f.p.log.Warn("the record of the worker still says that it stands by", keyWorker, f.id, keyError, err)
-	}
-	if isClosed(f.exited) { // its watcher has removed the record before this one was written
-		_ = os.Remove(r.file())
-	}
+// noteRole renews the record of a worker that serves now, or stands by: a later workerd is to know it as that.
+func (f *life) noteRole(b body, standby string) {
+	r := f.record(b)
+	r.Standby = standby
+	f.p.lives.Go(func() { // a disk may take its time
+		if err := r.save(); err != nil {
+			f.p.log.Warn("the record of the worker does not say what it does now", keyWorker, f.id, keyError, err)
+		}
+		if isClosed(f.exited) { // its watcher has removed the record before this one was written
+			_ = os.Remove(r.file())
+		}
+	})
 }
