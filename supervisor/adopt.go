@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -54,9 +53,10 @@ func (s *Supervisor) FindLeftovers() {
 	var tmp []string
 	for _, r := range s.leftovers {
 		s.numbers.above(r.N) // somebody may have deleted the state directory
-		s.recorded[r.Slug+"/"+strconv.FormatInt(r.N, 10)] = true
+		s.recorded[r.id()] = true
 		tmp = append(tmp, r.Tmp)
 	}
+	s.gpus.leftBy(s.leftovers)
 	s.first = s.numbers.peek()
 	s.cfg.Planner.SweepTmp(tmp)
 	s.sweepSockets(dir)
@@ -117,6 +117,7 @@ func (s *Supervisor) endUnclaimed() {
 
 // endLeftover stops a worker of an earlier workerd as any other is stopped, and returns when it and its tree are gone.
 func (s *Supervisor) endLeftover(r *record, patience time.Duration, why string) {
+	defer s.gpus.settled(r)
 	log := s.log.With(keyProvider, r.Slug, keyPID, r.PID, keyReason, why)
 	if r.Container != "" {
 		log.Info("the container of an earlier workerd is ended", keyContainer, r.Container)

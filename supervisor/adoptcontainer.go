@@ -28,6 +28,7 @@ func (p *provider) adoptContainers(left []*record) {
 				end = append(end, r)
 			case b == nil:
 				r.remove() // gone
+				p.sup.gpus.settled(r)
 			case held || r.Run != run:
 				end = append(end, r)
 			default:

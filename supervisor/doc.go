@@ -35,6 +35,7 @@
 // One goroutine (gpus.run) owns what workers hold of the GPUs and who waits for them. A worker that needs one is executed by a
 // goroutine of its own, which first waits there (acquire). The decisions are pure (place.go): books of one moment in, verdicts out.
 // It posts to providers (onWaits, onEvict) and never waits for one; providers tell it things and never wait for it.
+// What the workers of an earlier workerd have is entered before the first provider plans, and stays theirs until they are taken in or ended.
 //
 // # Locks
 //

@@ -133,12 +133,57 @@ func (p *provider) hurry(reason string) {
 func (p *provider) inheritGPUs(w *worker, f *life, r *record) {
 	t := p.tenantFor(w, p.spec, "")
 	if t == nil || len(r.GPUs) == 0 {
+		p.sup.gpus.settled(r)
 		return
 	}
 	f.holds(grant{devices: r.GPUs})
 	t.life, t.answer, t.since = f, make(chan grant, 1), time.Now()
 	t.hold.devices, t.companion = r.GPUs, r.Standby == warm
-	p.sup.gpus.tell(func() { p.sup.gpus.enter(t) })
+	g := p.sup.gpus
+	g.tell(func() { g.enter(t); delete(g.left, f.id) })
+}
+
+// leftBy enters what the workers of an earlier workerd have. Until its provider has planned, each keeps that: nobody can make it leave.
+// It is called before any worker can want a device.
+func (g *gpus) leftBy(records []*record) {
+	left := map[string]hold{}
+	for _, r := range records {
+		if h := r.hold(); len(h.devices) > 0 {
+			left[h.id] = h
+		}
+	}
+	g.tell(func() {
+		for id, h := range left {
+			if h.memory == 0 {
+				h.memory = g.learned.of(h.slug)
+				h.casual = h.casual && h.memory == 0
+			}
+			g.left[id] = h
+		}
+	})
+}
+
+// settled says that a worker of an earlier workerd is gone, or has no devices.
+func (g *gpus) settled(r *record) {
+	if len(r.GPUs) > 0 {
+		g.tell(func() {
+			delete(g.left, r.id())
+			g.looked = time.Time{}
+		})
+	}
+}
+
+// hold is what the worker has of the GPUs. One of whose policy nothing was recorded has its devices alone; a warm standby has nothing
+// of its own.
+func (r *record) hold() hold {
+	if r.Standby == warm {
+		return hold{}
+	}
+	return hold{
+		id: r.id(), slug: r.Slug, devices: r.GPUs, memory: r.GPUMemory, pinned: true,
+		exclusive: r.GPUPolicy == "" || r.GPUPolicy == "exclusive",
+		casual:    r.GPUPolicy == "auto" && r.GPUMemory == 0 && len(r.GPUs) == 1,
+	}
 }
 
 // noRoomBeside makes a change of version that found no device beside the old worker stop that one first.

@@ -43,6 +43,7 @@ type gpus struct {
 
 	// All below belongs to run.
 	tenants  map[string]*tenant // by id: who holds something
+	left     map[string]hold    // by id: what workers of an earlier workerd have that are no tenants yet
 	waiting  []*tenant          // in order of arrival
 	snap     gpu.Snapshot
 	looked   time.Time
@@ -92,7 +93,7 @@ func newGPUs(s *Supervisor) *gpus {
 		inventory: s.cfg.GPUs, external: !s.cfg.IgnoreStrangers, children: s.cfg.Children, instance: s.cfg.Instance, first: s.first, living: s.living.has,
 		learned: openLearned(s.cfg.StateDir, s.cfg.Log), log: s.cfg.Log,
 		inbox: make(chan func(), 64), done: make(chan struct{}),
-		tenants: map[string]*tenant{}, owners: owners{}, faults: map[string][]fault{}, cordoned: map[berth]cordon{},
+		tenants: map[string]*tenant{}, left: map[string]hold{}, owners: owners{}, faults: map[string][]fault{}, cordoned: map[berth]cordon{},
 		killing: map[string]bool{}, kills: make(chan string),
 	}
 	if g.inventory == nil {
@@ -279,7 +280,7 @@ func (g *gpus) books(now time.Time) *books {
 			continue
 		}
 		h := t.hold
-		h.uses = g.uses(t)
+		h.uses = g.uses(id)
 		h.casual = t.need.casual() && len(h.uses) == 0
 		if facts := t.life.facts.Load(); facts != nil {
 			load := t.life.p.pool.load()
@@ -289,17 +290,23 @@ func (g *gpus) books(now time.Time) *books {
 		}
 		b.holds = append(b.holds, h)
 	}
+	for _, id := range sortedIDs(g.left) {
+		h := g.left[id]
+		h.uses = g.uses(id)
+		h.casual = h.casual && len(h.uses) == 0
+		b.holds = append(b.holds, h)
+	}
 	return b
 }
 
-// uses is what a tenant's processes are seen to use on its devices.
-func (g *gpus) uses(t *tenant) map[string]int64 {
+// uses is what a worker's processes are seen to use on its devices.
+func (g *gpus) uses(id string) map[string]int64 {
 	out := map[string]int64{}
 	for i := range g.snap.Devices {
 		d := &g.snap.Devices[i]
 		for _, p := range d.Processes {
 			switch {
-			case g.owners.of(p.PID) != t.life.id || out[d.UUID] < 0:
+			case g.owners.of(p.PID) != id || out[d.UUID] < 0:
 			case p.Memory < 0:
 				out[d.UUID] = -1
 			default:

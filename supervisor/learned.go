@@ -64,7 +64,7 @@ func (l *learned) note(slug, run string, memory int64) {
 // measure enters what the processes of workers use into their figures.
 func (g *gpus) measure() {
 	for _, t := range g.tenants {
-		for _, bytes := range g.uses(t) {
+		for _, bytes := range g.uses(t.life.id) {
 			t.peak = max(t.peak, bytes)
 		}
 		if facts := t.life.facts.Load(); facts != nil && facts.ready {
@@ -87,4 +87,4 @@ func (g *gpus) learn(t *tenant) {
 	}
 }
 
-func sortedIDs(m map[string]*tenant) []string { return slices.Sorted(maps.Keys(m)) }
+func sortedIDs[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }

@@ -232,6 +232,9 @@ func (f *life) record(b body) *record {
 		Socket: f.paths.socket, Tmp: f.paths.tmp, Log: f.paths.log, Started: f.started.UTC(), Restarts: f.restarts,
 		Standby: f.standby, GPUs: f.gpus,
 	}
+	if g := f.spec.manifest.GPU; len(f.gpus) > 0 {
+		r.GPUPolicy, r.GPUMemory = g.Policy, int64(g.Memory)
+	}
 	b.enter(r)
 	return r
 }

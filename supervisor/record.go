@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,12 +40,18 @@ type record struct {
 	Engine    string   `json:"engine,omitempty"`
 	Container string   `json:"container,omitempty"`
 	GPUs      []string `json:"gpus,omitempty"` // UUIDs
+	// Of one with GPUs: its gpu.policy, and its gpu.memory in bytes.
+	GPUPolicy string `json:"gpu_policy,omitempty"`
+	GPUMemory int64  `json:"gpu_memory,omitempty"`
 	// Cgroup is the folder of the worker's own cgroup, where it has one.
 	Cgroup string `json:"cgroup,omitempty"`
 }
 
 // name is that of the worker's cgroup or container.
 func (r *record) name() string { return execenv.ContainerName(r.Instance, r.Slug, r.N) }
+
+// id is that of the worker: <slug>/<n>.
+func (r *record) id() string { return r.Slug + "/" + strconv.FormatInt(r.N, 10) }
 
 func (r *record) marker() string { return execenv.Marker(r.Instance, r.Slug, r.N) }
 

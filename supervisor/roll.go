@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"workerd/protocol"
@@ -168,6 +169,9 @@ func (p *provider) candidateDied(w *worker, exit *protocol.Exit) {
 		}}
 	}
 	p.log.Error("the new version did not become ready; the last one runs on", keyReason, exit.Reason)
+	if !slices.ContainsFunc(p.seats(), func(w *worker) bool { return w.state != Failed }) {
+		p.fail(exit) // the last one has failed meanwhile, and there was still this one to come
+	}
 }
 
 // cancelCandidate gives up a roll whose candidate is not ready yet.

@@ -110,3 +110,21 @@ func TestEditOfVersionAndReplicas(t *testing.T) {
 	r.until("echo", "all three", func(s protocol.ProviderStatus) bool { return ready(s) == 3 })
 	require.Equal(t, `"2"`, string(r.dial("echo").call("env", `{"text":"V"}`).Result))
 }
+
+// Where the version that runs fails while the next one is tried, and that one fails too, requests hear so.
+func TestBothVersionsFail(t *testing.T) {
+	r := newRig(t)
+	fail := filepath.Join(t.TempDir(), "fail")
+	r.serve("echo", few, "FAIL_IF="+fail)
+	pid := r.state("echo", "ready").Workers[0].PID
+	r.serve("echo", few+"[start]\ntimeout = \"8s\"\n", "FAIL_IF="+fail, "MODE=never-ready")
+	r.until("echo", "the next one is tried", func(s protocol.ProviderStatus) bool {
+		return len(s.ManifestError) > 0 || len(s.Workers) == 2 && s.Workers[1].State == "loading"
+	})
+	require.NoError(t, os.WriteFile(fail, nil, 0o600))
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	r.state("echo", "failed")
+	c := r.dial("echo")
+	require.NotEmpty(t, c.call("echo", `{}`).kind(), "it may have waited for the next version")
+	require.Equal(t, protocol.ProviderFailed, c.call("echo", `{}`).kind())
+}
