@@ -212,6 +212,7 @@ func (p *provider) arrived(below int64, deaths int) (error, bool) {
 func (p *provider) close(c closing) {
 	if p.closing == open {
 		p.closing = c
+		p.cancel()
 		e := errClosed(c).(*protocol.Error).From(p.slug, "")
 		p.cancelCandidate(e.Message)
 		p.pool.refuse(e, e)

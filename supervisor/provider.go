@@ -41,8 +41,10 @@ type provider struct {
 	tally tally
 
 	inbox    chan func()
-	poke     chan struct{} // somebody waits and workers are missing
-	done     chan struct{} // closed when run has returned
+	poke     chan struct{}   // somebody waits and workers are missing
+	done     chan struct{}   // closed when run has returned
+	ctx      context.Context // of plans; close ends it, so that a plan that was given up is never taken for one that failed
+	cancel   context.CancelFunc
 	snapshot atomic.Pointer[protocol.ProviderStatus]
 	lives    sync.WaitGroup // lives and their sweeps
 
@@ -113,6 +115,7 @@ func newProvider(s *Supervisor, slug string) *provider {
 		poke:  make(chan struct{}, 1),
 		done:  make(chan struct{}),
 	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.pool = newPool(slug, p.demand)
 	p.held = s.stops.held(slug)
 	if p.held {

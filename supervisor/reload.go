@@ -37,7 +37,7 @@ func (p *provider) plan(m *manifest.Manifest, warnings []string, edited bool) {
 	p.planning++
 	n := p.planning
 	p.lives.Go(func() {
-		s, err := p.makeSpec(p.sup.ctx, m)
+		s, err := p.makeSpec(p.ctx, m)
 		guests := p.guestsOf(m)
 		p.post(func() {
 			if n == p.planning {
@@ -60,7 +60,7 @@ func (p *provider) replan() {
 	p.planning++
 	n, m := p.planning, p.spec.manifest
 	p.lives.Go(func() {
-		s, err := p.makeSpec(p.sup.ctx, m)
+		s, err := p.makeSpec(p.ctx, m)
 		p.post(func() {
 			if n != p.planning {
 				return

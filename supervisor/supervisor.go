@@ -66,7 +66,7 @@ type Supervisor struct {
 	children *execenv.Children
 	gate     chan struct{} // places for boots under way
 
-	ctx      context.Context // of probes and boots; ends when workerd is told to stop
+	ctx      context.Context // of boots, and of what looks for leftovers; ends when workerd is told to stop
 	cancel   context.CancelFunc
 	clients  context.Context // of front connections; ends when all providers have ended
 	hangUp   context.CancelFunc
@@ -172,7 +172,7 @@ func (s *Supervisor) shutdown() error {
 	s.ending = true
 	s.mu.Unlock()
 	s.settleApply()
-	s.cancel()
+	s.cancel() // nothing more is booted; providers are not closed yet, and must not mind
 	providers := s.all()
 	if s.cfg.Listeners.Stay() {
 		s.mu.Lock()
