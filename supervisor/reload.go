@@ -161,7 +161,7 @@ func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings 
 		p.recovered()
 		p.resize()
 		for _, w := range p.seats() {
-			if w.state == Backoff { // there was no plan until now
+			if w.state == Backoff || w.state == Failed { // there was no plan until now
 				p.move(w, evDrain, "planned")
 			}
 		}
