@@ -57,7 +57,7 @@ func errClosed(c closing) error {
 
 // start makes every replica run; it is done when all are ready, and fails with the reason when one cannot be.
 func (p *provider) start(ctx context.Context, wait bool) error {
-	if err := p.planned(ctx); err != nil {
+	if err := p.plannedAnew(ctx, p.planFailed); err != nil {
 		return err
 	}
 	return p.operate(ctx, wait, func() (func() (error, bool), error) {
@@ -136,13 +136,7 @@ func (p *provider) stop(ctx context.Context, wait bool) error {
 
 // restart replaces every worker as on_change says. It is done when the new ones are ready and the old ones gone.
 func (p *provider) restart(ctx context.Context, wait bool) error {
-	if err := p.planned(ctx); err != nil {
-		return err
-	}
-	if err := p.ask(ctx, p.replan); err != nil {
-		return err
-	}
-	if err := p.planned(ctx); err != nil {
+	if err := p.plannedAnew(ctx, p.replan); err != nil {
 		return err
 	}
 	return p.operate(ctx, wait, func() (func() (error, bool), error) {

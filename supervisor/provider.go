@@ -55,6 +55,8 @@ type provider struct {
 	invalid  []protocol.ManifestError // the manifest on disk is invalid
 	rejected []protocol.ManifestError // the version on disk did not become ready
 	planErr  error                    // no plan could be made of it
+	newest   *manifest.Manifest       // the newest valid one that was taken in, planned or not
+	notes    []string                 // its warnings
 	planning int                      // number of the newest planning; older results are dropped
 	replans  int                      // tries of the newest plan that failed for a passing reason
 	pulling  string                   // the pull under way, in words

@@ -28,6 +28,7 @@ func (p *provider) apply(m *manifest.Manifest, warnings []string) {
 	}
 	edited := p.applied != hash
 	p.applied, p.stamp = hash, stamp
+	p.newest, p.notes = m, warnings
 	p.replans = 0
 	p.plan(m, warnings, edited)
 }
@@ -52,9 +53,14 @@ func (p *provider) plan(m *manifest.Manifest, warnings []string, edited bool) {
 }
 
 // replan makes the plan of the version in force anew: what it is made of may have changed without its manifest, an image above all
-// that was built anew under its name. Nothing is replaced because of that, and where it fails the plan stays.
+// that was built anew under its name. Nothing is replaced because of that, and where it fails the plan stays. A newest manifest that
+// could not be planned is tried again instead.
 func (p *provider) replan() {
-	if p.closing != open || p.spec == nil || p.roll != nil || p.planErr != nil || p.planning != p.planDone {
+	if p.planErr != nil {
+		p.planFailed()
+		return
+	}
+	if p.closing != open || p.spec == nil || p.roll != nil || p.planning != p.planDone {
 		return
 	}
 	p.planning++
@@ -74,6 +80,14 @@ func (p *provider) replan() {
 			}
 		})
 	})
+}
+
+// planFailed tries the newest manifest again at once, where no plan could be made of it.
+func (p *provider) planFailed() {
+	if p.closing == open && p.planErr != nil && p.planning == p.planDone {
+		p.replans = 0
+		p.plan(p.newest, p.notes, true)
+	}
 }
 
 // makeSpec fetches what a version needs, an image and weights, and makes its plan.
@@ -122,6 +136,17 @@ func (p *provider) planned(ctx context.Context) error {
 	return p.operate(ctx, true, func() (func() (error, bool), error) {
 		return func() (error, bool) { return nil, p.planDone == p.planning || p.closing != open }, nil
 	})
+}
+
+// plannedAnew waits until the newest manifest has been planned, and then until again has been done, which may begin another planning.
+func (p *provider) plannedAnew(ctx context.Context, again func()) error {
+	if err := p.planned(ctx); err != nil {
+		return err
+	}
+	if err := p.ask(ctx, again); err != nil {
+		return err
+	}
+	return p.planned(ctx)
 }
 
 // reject notes that the manifest on disk is invalid. What runs goes on.
@@ -189,8 +214,7 @@ func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings 
 
 // planAgain tries once more later where the reason may pass: a probe that met its deadline, an engine that does not answer.
 func (p *provider) planAgain(m *manifest.Manifest, warnings []string, err error) {
-	e, ok := errors.AsType[*execenv.Error](err)
-	if !ok || e.Kind != execenv.Transient && e.Kind != execenv.EngineUnavailable {
+	if !mayPass(err) {
 		return
 	}
 	p.replans++
@@ -202,6 +226,18 @@ func (p *provider) planAgain(m *manifest.Manifest, warnings []string, err error)
 			}
 		})
 	})
+}
+
+// mayPass says whether a plan that failed may be made later though nobody changes anything. An engine's own word counts before that
+// of what it is the cause of, or is caused by.
+func mayPass(err error) bool {
+	kind := execenv.Permanent
+	if e, ok := errors.AsType[*execenv.EngineError](err); ok {
+		kind = e.Kind.Class()
+	} else if e, ok := errors.AsType[*execenv.Error](err); ok {
+		kind = e.Kind
+	}
+	return kind == execenv.Transient || kind == execenv.EngineUnavailable
 }
 
 // failPlan makes a provider without any plan failed, or, where the reason may pass, wait for the next try: its requests hear why.

@@ -382,18 +382,3 @@ func TestCase78ManyManifests(t *testing.T) {
 	require.Nil(t, r.dial("p123").call("echo", `{}`).Error)
 	require.Len(t, lines(starts), 1)
 }
-
-// A provider that could not be planned at first starts when it is mended: its seats have failed with it.
-func TestPlannedAfterAll(t *testing.T) {
-	r := newRig(t)
-	setup := filepath.Join(r.dir, "setup.sh")
-	require.NoError(t, os.WriteFile(setup, []byte("exit 3\n"), 0o600))
-	text := strings.Replace(helperManifest(quick), "kind = \"venv\"", "kind = \"venv\"\nsetup = \"setup.sh\"", 1)
-	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "m.toml"), []byte(text), 0o600))
-	r.load()
-	require.Equal(t, "failed", r.status("m").State)
-	require.Equal(t, protocol.ProviderFailed, r.dial("m").call("echo", `{}`).kind())
-	require.NoError(t, os.WriteFile(setup, []byte("true\n"), 0o600))
-	r.load()
-	require.Nil(t, r.dial("m").call("echo", `{}`).Error)
-}
