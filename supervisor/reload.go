@@ -162,12 +162,12 @@ func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings 
 	p.planErr = err
 	if err != nil {
 		p.log.Error("no plan", keyManifest, m.File, keyError, err)
+		again := p.planAgain(m, warnings, err)
 		if p.spec == nil {
 			p.manifest = m
 			p.resize()
-			p.failPlan(err)
+			p.failPlan(err, again)
 		}
-		p.planAgain(m, warnings, err)
 		return
 	}
 	p.replans = 0
@@ -213,19 +213,22 @@ func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings 
 }
 
 // planAgain tries once more later where the reason may pass: a probe that met its deadline, an engine that does not answer.
-func (p *provider) planAgain(m *manifest.Manifest, warnings []string, err error) {
+// It returns in what time, 0 for never.
+func (p *provider) planAgain(m *manifest.Manifest, warnings []string, err error) time.Duration {
 	if !mayPass(err) {
-		return
+		return 0
 	}
 	p.replans++
 	n := p.planning
-	time.AfterFunc(min(5*time.Second<<min(p.replans-1, 4), time.Minute), func() {
+	after := min(5*time.Second<<min(p.replans-1, 4), time.Minute)
+	time.AfterFunc(after, func() {
 		p.post(func() {
 			if n == p.planning && p.closing == open {
 				p.plan(m, warnings, true)
 			}
 		})
 	})
+	return after
 }
 
 // mayPass says whether a plan that failed may be made later though nobody changes anything. An engine's own word counts before that
@@ -240,22 +243,34 @@ func mayPass(err error) bool {
 	return kind == execenv.Transient || kind == execenv.EngineUnavailable
 }
 
-// failPlan makes a provider without any plan failed, or, where the reason may pass, wait for the next try: its requests hear why.
-func (p *provider) failPlan(err error) {
+// failPlan makes a provider without any plan failed, or, where the next try comes by itself, wait for that: then the workers that an
+// earlier workerd left stay too, and requests wait, or hear of an engine that cannot serve them now.
+func (p *provider) failPlan(err error, again time.Duration) {
 	exit := &protocol.Exit{Reason: err.Error(), Time: time.Now().UTC()}
-	if causeOf(err) == causeEngine {
+	if again == 0 {
 		for _, w := range p.seats() {
-			p.move(w, evRetry, exit.Reason)
-			p.engineDown(w, exit)
+			p.move(w, evFail, exit.Reason)
 		}
-		p.lastExit = exit
+		p.fail(exit)
+		p.endLeft("no plan can be made of its manifest")
 		return
 	}
-	for _, w := range p.seats() {
-		p.move(w, evFail, exit.Reason)
+	p.lastExit = exit
+	if p.held {
+		return
 	}
-	p.fail(exit)
-	p.endLeft("no plan can be made of its manifest")
+	p.recovered() // the reason before this one may have been another
+	for _, w := range p.seats() {
+		if w.state == Failed {
+			p.move(w, evDrain, exit.Reason)
+		}
+		w.retryAt = time.Now().Add(again)
+		p.move(w, evRetry, exit.Reason)
+	}
+	if _, ok := errors.AsType[*execenv.EngineError](err); ok || causeOf(err) == causeEngine {
+		e := protocol.Errorf(protocol.EngineUnavailable, "%s", exit.Reason).From(p.slug, "")
+		p.pool.refuse(e, e)
+	}
 }
 
 // runKey is what a running worker can see of a version: its fingerprint, what initialize told it, and the edition of the

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"workerd/execenv"
+	"workerd/manifest"
 	"workerd/protocol"
 )
 
@@ -101,4 +102,60 @@ func TestFailedPullIsTriedAgain(t *testing.T) {
 		return len(slices.DeleteFunc(lines(calls), func(s string) bool { return s != "pull" })) > 1
 	},
 		func() string { return "another pull" })
+}
+
+// A first plan that is tried again by itself fails nothing: requests wait, or get what they may retry, and the workers that an earlier
+// workerd left stay to be taken over.
+func TestFirstPlanThatMayPass(t *testing.T) {
+	r := newRig(t)
+	r.provider("m", "[serve]\nreplicas = 2\n")
+	m := manifest.LoadDirs([]string{r.dir}, nil, r.opt).Entries[0].Manifest
+	require.NotNil(t, m)
+	p := newProvider(r.sup, "m")
+	p.front = &front{}
+	left := []*record{{Slug: "m", N: 1}}
+	fails := func(err error) *protocol.Error {
+		p.left = left
+		p.onPlanned(m, nil, err, nil, true)
+		p.pool.mu.Lock()
+		defer p.pool.mu.Unlock()
+		return p.pool.refusal
+	}
+	waits := func() {
+		t.Helper()
+		require.Nil(t, p.failure)
+		require.Equal(t, left, p.left)
+		require.Len(t, p.seats(), 2)
+		for _, w := range p.seats() {
+			require.Equal(t, Backoff, w.state)
+		}
+		p.publish()
+		require.Equal(t, "backoff", p.status().State)
+	}
+	later := &execenv.Error{Kind: execenv.Transient, Msg: "no such host"}
+	require.Nil(t, fails(later), "requests wait")
+	waits()
+	require.False(t, p.seats()[0].retryAt.IsZero())
+	words, _ := p.phase()
+	require.Regexp(t, "^restarting in .* after: no such host$", words)
+
+	for _, err := range []error{&execenv.EngineError{Kind: execenv.EngineUnreachable}, &execenv.EngineError{Kind: execenv.EnginePullFailed}} {
+		e := fails(err)
+		require.NotNil(t, e)
+		require.Equal(t, protocol.EngineUnavailable, e.Data.Kind)
+		waits()
+	}
+	require.Nil(t, fails(later))
+	waits()
+
+	left = nil
+	e := fails(&execenv.Error{Kind: execenv.Permanent, Msg: "no such file"})
+	require.Equal(t, protocol.ProviderFailed, e.Data.Kind)
+	require.Equal(t, Failed, p.seats()[0].state)
+	require.Nil(t, fails(later), "what had failed waits as well")
+	waits()
+
+	p.held = true
+	p.refuseHeld()
+	require.Equal(t, protocol.ProviderStopped, fails(&execenv.EngineError{Kind: execenv.EngineUnreachable}).Data.Kind)
 }
