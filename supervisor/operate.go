@@ -178,6 +178,9 @@ func (p *provider) arrived(below int64, deaths int) (error, bool) {
 	if p.refused != nil && p.deaths > deaths {
 		return p.refused, true
 	}
+	if p.adopting { // what is wanted is started afterwards
+		return nil, false
+	}
 	ready, pending := 0, 0
 	for _, w := range p.workers {
 		switch {
