@@ -268,7 +268,7 @@ func (p *provider) failPlan(err error, again time.Duration) {
 		p.move(w, evRetry, exit.Reason)
 	}
 	if _, ok := errors.AsType[*execenv.EngineError](err); ok || causeOf(err) == causeEngine {
-		e := protocol.Errorf(protocol.EngineUnavailable, "%s", exit.Reason).From(p.slug, "")
+		e := p.engineError(exit)
 		p.pool.refuse(e, e)
 	}
 }
