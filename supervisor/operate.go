@@ -205,6 +205,15 @@ func (p *provider) arrived(below int64, deaths int) (error, bool) {
 	return nil, false
 }
 
+// closing is the end of a provider itself.
+type closing int
+
+const (
+	open     closing = iota
+	removed          // its manifest is gone
+	shutdown         // workerd stops
+)
+
 // close begins the end of a provider.
 func (p *provider) close(c closing) {
 	if p.closing == open {

@@ -22,15 +22,6 @@ type spec struct {
 	faults   *regexp.Regexp // what tells that a worker has lost its GPU; nil: nothing
 }
 
-// ending of a provider itself.
-type closing int
-
-const (
-	open     closing = iota
-	removed          // its manifest is gone
-	shutdown         // workerd stops
-)
-
 // provider is the goroutine that owns one provider's workers. All fields below inbox belong to it.
 type provider struct {
 	sup   *Supervisor
@@ -47,6 +38,8 @@ type provider struct {
 	cancel   context.CancelFunc
 	snapshot atomic.Pointer[protocol.ProviderStatus]
 	lives    sync.WaitGroup // lives and their sweeps
+
+	preparing preparation // guards itself
 
 	file     string             // the manifest's path
 	manifest *manifest.Manifest // the newest valid one: keys that apply live are read from it

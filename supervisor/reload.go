@@ -19,7 +19,7 @@ func (p *provider) apply(m *manifest.Manifest, warnings []string) {
 	p.invalid = nil
 	p.file = m.File
 	hash, stamp := m.Hash(), stampOf(m)
-	if p.applied == hash && p.stamp == stamp && p.planErr == nil {
+	if p.applied == hash && p.stamp == stamp && (p.planErr == nil || p.planning != p.planDone) {
 		return
 	}
 	if p.manifest == nil { // shown, and its limits in force, while the first plan is being made
@@ -38,7 +38,7 @@ func (p *provider) plan(m *manifest.Manifest, warnings []string, edited bool) {
 	p.planning++
 	n := p.planning
 	p.lives.Go(func() {
-		s, err := p.makeSpec(p.ctx, m)
+		s, err := p.makeSpec(p.ctx, n, m)
 		guests := p.guestsOf(m)
 		p.post(func() {
 			if n == p.planning {
@@ -66,7 +66,7 @@ func (p *provider) replan() {
 	p.planning++
 	n, m := p.planning, p.spec.manifest
 	p.lives.Go(func() {
-		s, err := p.makeSpec(p.ctx, m)
+		s, err := p.makeSpec(p.ctx, n, m)
 		p.post(func() {
 			if n != p.planning {
 				return
@@ -90,12 +90,12 @@ func (p *provider) planFailed() {
 	}
 }
 
-// makeSpec fetches what a version needs, an image and weights, and makes its plan.
-func (p *provider) makeSpec(ctx context.Context, m *manifest.Manifest) (*spec, error) {
+// makeSpec fetches what a version needs, an image and weights, and makes its plan, for planning n.
+func (p *provider) makeSpec(ctx context.Context, n int, m *manifest.Manifest) (*spec, error) {
 	if err := p.pull(ctx, m); err != nil {
 		return nil, err
 	}
-	edition, err := p.prepare(ctx, m)
+	edition, err := p.prepare(ctx, n, m)
 	if err != nil {
 		return nil, err
 	}

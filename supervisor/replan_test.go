@@ -159,3 +159,15 @@ func TestFirstPlanThatMayPass(t *testing.T) {
 	p.refuseHeld()
 	require.Equal(t, protocol.ProviderStopped, fails(&execenv.EngineError{Kind: execenv.EngineUnreachable}).Data.Kind)
 }
+
+// A manifest that is being planned again after a failure is not planned beside that because some other manifest has changed.
+func TestApplyDuringThePlanning(t *testing.T) {
+	r := newRig(t)
+	r.provider("m", "")
+	m := manifest.LoadDirs([]string{r.dir}, nil, r.opt).Entries[0].Manifest
+	p := newProvider(r.sup, "m")
+	p.manifest, p.applied, p.stamp, p.planErr = m, m.Hash(), stampOf(m), os.ErrNotExist
+	p.planning, p.planDone = 2, 1
+	p.apply(m, nil)
+	require.Equal(t, 2, p.planning)
+}
