@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -141,4 +143,44 @@ func TestStopBeforeProvidersAreClosed(t *testing.T) {
 	assert.Equal(t, protocol.ShuttingDown, a.kind(), "%+v", a.Error)
 	r.stop()
 	require.Empty(t, lines(starts))
+}
+
+// fullListeners cannot make a listener for now.
+type fullListeners struct {
+	ownListeners
+	full *atomic.Bool
+}
+
+func (l fullListeners) Listen(name, path string, ready func(string) error) (*net.UnixListener, error) {
+	if l.full.Load() {
+		return nil, syscall.ENOSPC
+	}
+	return l.ownListeners.Listen(name, path, ready)
+}
+
+// A front socket that could not be made is tried again, though no manifest changes meanwhile. What an earlier workerd left waits for it.
+func TestFrontSocketIsTriedAgain(t *testing.T) {
+	r := newRig(t)
+	r.stop()
+	var full atomic.Bool
+	full.Store(true)
+	r.listeners = fullListeners{full: &full}
+	r.open(filepath.Dir(r.run))
+	r.sup.leftovers = []*record{{Slug: "echo", N: 1}}
+	r.provider("echo", quick)
+	r.load()
+	st := r.status("echo")
+	require.Equal(t, "invalid", st.State)
+	require.Contains(t, st.ManifestError[0].Message, "no space")
+	r.sup.serveUnserved()
+	require.Equal(t, "invalid", r.status("echo").State)
+	r.sup.apply.Lock()
+	require.Len(t, r.sup.leftovers, 1)
+	r.sup.leftovers = nil
+	r.sup.apply.Unlock()
+	full.Store(false)
+	r.sup.serveUnserved()
+	r.state("echo", "ready")
+	require.Nil(t, r.dial("echo").call("echo", `{}`).Error)
+	require.Len(t, r.sup.Status(nil).Providers, 1)
 }
