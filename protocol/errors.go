@@ -25,7 +25,7 @@ const (
 	ProviderFailed    Kind = "provider_failed"     // later requests of a failed provider
 	ProviderStopped   Kind = "provider_stopped"    // stopped by the operator, or its manifest was removed
 	ShuttingDown      Kind = "shutting_down"       // workerd is stopping
-	EngineUnavailable Kind = "engine_unavailable"  // the container engine does not answer
+	EngineUnavailable Kind = "engine_unavailable"  // the container engine does not answer, or could not pull the image and tries again later
 	NoGPU             Kind = "no_gpu"              // no device can be had
 
 	QueueFull        Kind = "queue_full"        // everything is busy and the queue is at its limit

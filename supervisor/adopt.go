@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"workerd/execenv"
+	"workerd/manifest"
 )
 
 // FindLeftovers looks for the workers of an earlier workerd of this instance that was killed. Those with a record wait for the
@@ -107,12 +108,15 @@ func (s *Supervisor) claim(slug string) []*record {
 	return mine
 }
 
-// endUnclaimed ends the leftovers whose provider is not there any more.
+// endUnclaimed ends the leftovers whose provider is not there any more. Those of one that only has no front socket yet wait.
 func (s *Supervisor) endUnclaimed() {
-	for _, r := range s.leftovers {
+	s.leftovers = slices.DeleteFunc(s.leftovers, func(r *record) bool {
+		if slices.ContainsFunc(s.unserved, func(e *manifest.Entry) bool { return e.Slug == r.Slug }) {
+			return false
+		}
 		s.wg.Go(func() { s.endLeftover(r, 30*time.Second, "its manifest is gone") })
-	}
-	s.leftovers = nil
+		return true
+	})
 }
 
 // endLeftover stops a worker of an earlier workerd as any other is stopped, and returns when it and its tree are gone.

@@ -10,11 +10,14 @@ func (p *provider) boot() {
 	p.lives.Go(func() {
 		select {
 		case p.sup.gate <- struct{}{}:
+		case <-p.ctx.Done():
+			return
 		case <-p.sup.ctx.Done():
+			return
 		}
 		p.post(func() {
 			p.gated = true
-			if p.mayRun() && p.failure == nil {
+			if p.sup.ctx.Err() == nil && p.mayRun() && p.failure == nil {
 				p.startSeats(p.manifest.Serve.Replicas, "boot", true)
 			}
 			if p.count(Starting) == 0 {

@@ -170,16 +170,32 @@ func (p *provider) died(w *worker, f *life, e ending, exit *protocol.Exit) {
 		p.move(w, evRetry, exit.Reason)
 		w.timer = time.AfterFunc(d.after, func() { p.post(func() { p.onRetry(w) }) })
 	case actStop:
-		p.move(w, evExited, exit.Reason)
-		if !e.wasReady && !p.othersUp(w) {
-			p.pool.failWaiting(p.startError(exit))
-		}
-		p.demand()
+		p.rest(w, f, e, exit)
 	case actFail:
 		p.move(w, evFail, exit.Reason+" ("+d.reason+")")
 		if !p.othersUp(w) {
 			p.fail(exit)
 		}
+	}
+}
+
+// rest leaves a seat without a process until the next start. Where it is not the worker's fault that there is none, whoever waits gets
+// what may be retried, and nothing is started for them now: it would be refused again.
+func (p *provider) rest(w *worker, f *life, e ending, exit *protocol.Exit) {
+	p.move(w, evExited, exit.Reason)
+	refusal, hopeless := p.startError(exit), false
+	switch {
+	case e.cause == causeNoGPU:
+		p.refused = f.refused
+		refusal, hopeless = f.refused, true
+	case e.cause == causeEngine:
+		refusal, hopeless = p.engineError(exit), !e.wasReady
+	}
+	if !e.wasReady && !p.othersUp(w) {
+		p.pool.failWaiting(refusal)
+	}
+	if !hopeless {
+		p.demand()
 	}
 }
 
@@ -214,9 +230,13 @@ func (p *provider) startError(exit *protocol.Exit) *protocol.Error {
 // engineDown answers requests while the container engine does not answer, until the next start is tried.
 func (p *provider) engineDown(w *worker, exit *protocol.Exit) {
 	if !p.othersUp(w) {
-		e := protocol.Errorf(protocol.EngineUnavailable, "%s", exit.Reason).From(p.slug, "")
+		e := p.engineError(exit)
 		p.pool.refuse(e, e)
 	}
+}
+
+func (p *provider) engineError(exit *protocol.Exit) *protocol.Error {
+	return protocol.Errorf(protocol.EngineUnavailable, "%s", exit.Reason).From(p.slug, "")
 }
 
 // fail ends all further tries: waiting requests get worker_start_failed, later ones provider_failed at once.

@@ -57,7 +57,7 @@ func errClosed(c closing) error {
 
 // start makes every replica run; it is done when all are ready, and fails with the reason when one cannot be.
 func (p *provider) start(ctx context.Context, wait bool) error {
-	if err := p.planned(ctx); err != nil {
+	if err := p.plannedAnew(ctx, p.planFailed); err != nil {
 		return err
 	}
 	return p.operate(ctx, wait, func() (func() (error, bool), error) {
@@ -136,13 +136,7 @@ func (p *provider) stop(ctx context.Context, wait bool) error {
 
 // restart replaces every worker as on_change says. It is done when the new ones are ready and the old ones gone.
 func (p *provider) restart(ctx context.Context, wait bool) error {
-	if err := p.planned(ctx); err != nil {
-		return err
-	}
-	if err := p.ask(ctx, p.replan); err != nil {
-		return err
-	}
-	if err := p.planned(ctx); err != nil {
+	if err := p.plannedAnew(ctx, p.replan); err != nil {
 		return err
 	}
 	return p.operate(ctx, wait, func() (func() (error, bool), error) {
@@ -184,6 +178,9 @@ func (p *provider) arrived(below int64, deaths int) (error, bool) {
 	if p.refused != nil && p.deaths > deaths {
 		return p.refused, true
 	}
+	if p.adopting { // what is wanted is started afterwards
+		return nil, false
+	}
 	ready, pending := 0, 0
 	for _, w := range p.workers {
 		switch {
@@ -208,10 +205,20 @@ func (p *provider) arrived(below int64, deaths int) (error, bool) {
 	return nil, false
 }
 
+// closing is the end of a provider itself.
+type closing int
+
+const (
+	open     closing = iota
+	removed          // its manifest is gone
+	shutdown         // workerd stops
+)
+
 // close begins the end of a provider.
 func (p *provider) close(c closing) {
 	if p.closing == open {
 		p.closing = c
+		p.cancel()
 		e := errClosed(c).(*protocol.Error).From(p.slug, "")
 		p.cancelCandidate(e.Message)
 		p.pool.refuse(e, e)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -15,9 +16,60 @@ import (
 	"workerd/manifest"
 )
 
-// prepare runs weights.prepare, a script and its arguments, unless it has run with the content and the arguments that it has now.
-// What it fetched is there for good. The edition tells that content from every other; "" without a script.
-func (p *provider) prepare(ctx context.Context, m *manifest.Manifest) (edition string, err error) {
+// preparation has one weights.prepare of a provider run at a time: two would write into the same folder.
+type preparation struct {
+	mu      sync.Mutex
+	n       int    // the newest planning that has come here
+	edition string // what it wants
+	running string // the edition of the run under way
+	cancel  context.CancelFunc
+	ended   chan struct{} // closed at its end; nil: none is under way
+}
+
+var errSuperseded = errors.New("a newer version of the manifest is being planned")
+
+// enter waits until planning n has the weights for itself, or ctx ends, and returns the context of its run and what ends that. A run that
+// the newest planning does not want is ended; an older planning that wants what the newest does not want gets nowhere.
+func (q *preparation) enter(ctx context.Context, n int, edition string) (context.Context, func(), error) {
+	for {
+		q.mu.Lock()
+		if n >= q.n {
+			q.n, q.edition = n, edition
+		}
+		if edition != q.edition {
+			q.mu.Unlock()
+			return nil, nil, errSuperseded
+		}
+		ended := q.ended
+		if ended == nil {
+			run, cancel := context.WithCancel(ctx)
+			ended = make(chan struct{})
+			q.running, q.cancel, q.ended = edition, cancel, ended
+			q.mu.Unlock()
+			return run, func() { q.leave(ended) }, nil
+		}
+		if q.running != edition {
+			q.cancel()
+		}
+		q.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+}
+
+func (q *preparation) leave(ended chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.cancel()
+	q.ended = nil
+	close(ended)
+}
+
+// editionOf tells a script with its arguments from every other; "" without a script.
+func editionOf(m *manifest.Manifest) (string, error) {
 	if len(m.Weights.Prepare) == 0 {
 		return "", nil
 	}
@@ -30,7 +82,23 @@ func (p *provider) prepare(ctx context.Context, m *manifest.Manifest) (edition s
 	for _, arg := range m.Weights.Prepare[1:] {
 		_, _ = fmt.Fprintf(h, "\x00%s", arg)
 	}
-	edition = hex.EncodeToString(h.Sum(nil))
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// prepare runs weights.prepare, a script and its arguments, for planning n, unless it has run with the content and the arguments that it
+// has now. What it fetched is there for good.
+func (p *provider) prepare(ctx context.Context, n int, m *manifest.Manifest) (edition string, err error) {
+	if edition, err = editionOf(m); err != nil {
+		return "", err
+	}
+	ctx, leave, err := p.preparing.enter(ctx, n, edition)
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	if edition == "" {
+		return "", nil
+	}
 	done := filepath.Join(p.sup.cfg.StateDir, "prepared", p.slug, edition)
 	if _, err := os.Stat(done); err == nil {
 		return edition, nil

@@ -22,15 +22,6 @@ type spec struct {
 	faults   *regexp.Regexp // what tells that a worker has lost its GPU; nil: nothing
 }
 
-// ending of a provider itself.
-type closing int
-
-const (
-	open     closing = iota
-	removed          // its manifest is gone
-	shutdown         // workerd stops
-)
-
 // provider is the goroutine that owns one provider's workers. All fields below inbox belong to it.
 type provider struct {
 	sup   *Supervisor
@@ -41,10 +32,14 @@ type provider struct {
 	tally tally
 
 	inbox    chan func()
-	poke     chan struct{} // somebody waits and workers are missing
-	done     chan struct{} // closed when run has returned
+	poke     chan struct{}   // somebody waits and workers are missing
+	done     chan struct{}   // closed when run has returned
+	ctx      context.Context // of plans; close ends it, so that a plan that was given up is never taken for one that failed
+	cancel   context.CancelFunc
 	snapshot atomic.Pointer[protocol.ProviderStatus]
 	lives    sync.WaitGroup // lives and their sweeps
+
+	preparing preparation // guards itself
 
 	file     string             // the manifest's path
 	manifest *manifest.Manifest // the newest valid one: keys that apply live are read from it
@@ -53,6 +48,8 @@ type provider struct {
 	invalid  []protocol.ManifestError // the manifest on disk is invalid
 	rejected []protocol.ManifestError // the version on disk did not become ready
 	planErr  error                    // no plan could be made of it
+	newest   *manifest.Manifest       // the newest valid one that was taken in, planned or not
+	notes    []string                 // its warnings
 	planning int                      // number of the newest planning; older results are dropped
 	replans  int                      // tries of the newest plan that failed for a passing reason
 	pulling  string                   // the pull under way, in words
@@ -113,6 +110,7 @@ func newProvider(s *Supervisor, slug string) *provider {
 		poke:  make(chan struct{}, 1),
 		done:  make(chan struct{}),
 	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.pool = newPool(slug, p.demand)
 	p.held = s.stops.held(slug)
 	if p.held {

@@ -19,7 +19,7 @@ func (p *provider) apply(m *manifest.Manifest, warnings []string) {
 	p.invalid = nil
 	p.file = m.File
 	hash, stamp := m.Hash(), stampOf(m)
-	if p.applied == hash && p.stamp == stamp && p.planErr == nil {
+	if p.applied == hash && p.stamp == stamp && (p.planErr == nil || p.planning != p.planDone) {
 		return
 	}
 	if p.manifest == nil { // shown, and its limits in force, while the first plan is being made
@@ -28,6 +28,7 @@ func (p *provider) apply(m *manifest.Manifest, warnings []string) {
 	}
 	edited := p.applied != hash
 	p.applied, p.stamp = hash, stamp
+	p.newest, p.notes = m, warnings
 	p.replans = 0
 	p.plan(m, warnings, edited)
 }
@@ -37,7 +38,7 @@ func (p *provider) plan(m *manifest.Manifest, warnings []string, edited bool) {
 	p.planning++
 	n := p.planning
 	p.lives.Go(func() {
-		s, err := p.makeSpec(p.sup.ctx, m)
+		s, err := p.makeSpec(p.ctx, n, m)
 		guests := p.guestsOf(m)
 		p.post(func() {
 			if n == p.planning {
@@ -52,15 +53,20 @@ func (p *provider) plan(m *manifest.Manifest, warnings []string, edited bool) {
 }
 
 // replan makes the plan of the version in force anew: what it is made of may have changed without its manifest, an image above all
-// that was built anew under its name. Nothing is replaced because of that, and where it fails the plan stays.
+// that was built anew under its name. Nothing is replaced because of that, and where it fails the plan stays. A newest manifest that
+// could not be planned is tried again instead.
 func (p *provider) replan() {
-	if p.closing != open || p.spec == nil || p.roll != nil || p.planErr != nil || p.planning != p.planDone {
+	if p.planErr != nil {
+		p.planFailed()
+		return
+	}
+	if p.closing != open || p.spec == nil || p.roll != nil || p.planning != p.planDone {
 		return
 	}
 	p.planning++
 	n, m := p.planning, p.spec.manifest
 	p.lives.Go(func() {
-		s, err := p.makeSpec(p.sup.ctx, m)
+		s, err := p.makeSpec(p.ctx, n, m)
 		p.post(func() {
 			if n != p.planning {
 				return
@@ -76,12 +82,20 @@ func (p *provider) replan() {
 	})
 }
 
-// makeSpec fetches what a version needs, an image and weights, and makes its plan.
-func (p *provider) makeSpec(ctx context.Context, m *manifest.Manifest) (*spec, error) {
+// planFailed tries the newest manifest again at once, where no plan could be made of it.
+func (p *provider) planFailed() {
+	if p.closing == open && p.planErr != nil && p.planning == p.planDone {
+		p.replans = 0
+		p.plan(p.newest, p.notes, true)
+	}
+}
+
+// makeSpec fetches what a version needs, an image and weights, and makes its plan, for planning n.
+func (p *provider) makeSpec(ctx context.Context, n int, m *manifest.Manifest) (*spec, error) {
 	if err := p.pull(ctx, m); err != nil {
 		return nil, err
 	}
-	edition, err := p.prepare(ctx, m)
+	edition, err := p.prepare(ctx, n, m)
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +138,17 @@ func (p *provider) planned(ctx context.Context) error {
 	})
 }
 
+// plannedAnew waits until the newest manifest has been planned, and then until again has been done, which may begin another planning.
+func (p *provider) plannedAnew(ctx context.Context, again func()) error {
+	if err := p.planned(ctx); err != nil {
+		return err
+	}
+	if err := p.ask(ctx, again); err != nil {
+		return err
+	}
+	return p.planned(ctx)
+}
+
 // reject notes that the manifest on disk is invalid. What runs goes on.
 func (p *provider) reject(problems []protocol.ManifestError) {
 	p.invalid = problems
@@ -137,12 +162,12 @@ func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings 
 	p.planErr = err
 	if err != nil {
 		p.log.Error("no plan", keyManifest, m.File, keyError, err)
+		again := p.planAgain(m, warnings, err)
 		if p.spec == nil {
 			p.manifest = m
 			p.resize()
-			p.failPlan(err)
+			p.failPlan(err, again)
 		}
-		p.planAgain(m, warnings, err)
 		return
 	}
 	p.replans = 0
@@ -162,7 +187,7 @@ func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings 
 		p.recovered()
 		p.resize()
 		for _, w := range p.seats() {
-			if w.state == Backoff { // there was no plan until now
+			if w.state == Backoff || w.state == Failed { // there was no plan until now
 				p.move(w, evDrain, "planned")
 			}
 		}
@@ -189,38 +214,64 @@ func (p *provider) onPlanned(m *manifest.Manifest, s *spec, err error, warnings 
 }
 
 // planAgain tries once more later where the reason may pass: a probe that met its deadline, an engine that does not answer.
-func (p *provider) planAgain(m *manifest.Manifest, warnings []string, err error) {
-	e, ok := errors.AsType[*execenv.Error](err)
-	if !ok || e.Kind != execenv.Transient && e.Kind != execenv.EngineUnavailable {
-		return
+// It returns in what time, 0 for never.
+func (p *provider) planAgain(m *manifest.Manifest, warnings []string, err error) time.Duration {
+	if !mayPass(err) {
+		return 0
 	}
 	p.replans++
 	n := p.planning
-	time.AfterFunc(min(5*time.Second<<min(p.replans-1, 4), time.Minute), func() {
+	after := min(5*time.Second<<min(p.replans-1, 4), time.Minute)
+	time.AfterFunc(after, func() {
 		p.post(func() {
 			if n == p.planning && p.closing == open {
 				p.plan(m, warnings, true)
 			}
 		})
 	})
+	return after
 }
 
-// failPlan makes a provider without any plan failed, or, where the reason may pass, wait for the next try: its requests hear why.
-func (p *provider) failPlan(err error) {
+// mayPass says whether a plan that failed may be made later though nobody changes anything. An engine's own word counts before that
+// of what it is the cause of, or is caused by.
+func mayPass(err error) bool {
+	kind := execenv.Permanent
+	if e, ok := errors.AsType[*execenv.EngineError](err); ok {
+		kind = e.Kind.Class()
+	} else if e, ok := errors.AsType[*execenv.Error](err); ok {
+		kind = e.Kind
+	}
+	return kind == execenv.Transient || kind == execenv.EngineUnavailable
+}
+
+// failPlan makes a provider without any plan failed, or, where the next try comes by itself, wait for that: then the workers that an
+// earlier workerd left stay too, and requests wait, or hear of an engine that cannot serve them now.
+func (p *provider) failPlan(err error, again time.Duration) {
 	exit := &protocol.Exit{Reason: err.Error(), Time: time.Now().UTC()}
-	if causeOf(err) == causeEngine {
+	if again == 0 {
 		for _, w := range p.seats() {
-			p.move(w, evRetry, exit.Reason)
-			p.engineDown(w, exit)
+			p.move(w, evFail, exit.Reason)
 		}
-		p.lastExit = exit
+		p.fail(exit)
+		p.endLeft("no plan can be made of its manifest")
 		return
 	}
-	for _, w := range p.seats() {
-		p.move(w, evFail, exit.Reason)
+	p.lastExit = exit
+	if p.held {
+		return
 	}
-	p.fail(exit)
-	p.endLeft("no plan can be made of its manifest")
+	p.recovered() // the reason before this one may have been another
+	for _, w := range p.seats() {
+		if w.state == Failed {
+			p.move(w, evDrain, exit.Reason)
+		}
+		w.retryAt = time.Now().Add(again)
+		p.move(w, evRetry, exit.Reason)
+	}
+	if _, ok := errors.AsType[*execenv.EngineError](err); ok || causeOf(err) == causeEngine {
+		e := p.engineError(exit)
+		p.pool.refuse(e, e)
+	}
 }
 
 // runKey is what a running worker can see of a version: its fingerprint, what initialize told it, and the edition of the

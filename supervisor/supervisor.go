@@ -68,7 +68,7 @@ type Supervisor struct {
 
 	rotations rotations // of the logs of workers
 
-	ctx      context.Context // of probes and boots; ends when workerd is told to stop
+	ctx      context.Context // of boots, and of what looks for leftovers; ends when workerd is told to stop
 	cancel   context.CancelFunc
 	clients  context.Context // of front connections; ends when all providers have ended
 	hangUp   context.CancelFunc
@@ -76,11 +76,12 @@ type Supervisor struct {
 	killOnce sync.Once
 	checks   chan chan struct{} // see Check
 
-	apply     sync.Mutex      // one reconcile at a time; guards leftovers
-	leftovers []*record       // workers of an earlier workerd that no provider has claimed yet
-	reaped    map[string]bool // engines that were asked for leftovers
-	recorded  map[string]bool // <slug>/<n> of all leftovers with a record; fixed before the first Apply
-	first     int64           // the first worker number of this life
+	apply     sync.Mutex        // one reconcile at a time; guards leftovers and unserved
+	leftovers []*record         // workers of an earlier workerd that no provider has claimed yet
+	unserved  []*manifest.Entry // those whose front socket could not be made
+	reaped    map[string]bool   // engines that were asked for leftovers
+	recorded  map[string]bool   // <slug>/<n> of all leftovers with a record; fixed before the first Apply
+	first     int64             // the first worker number of this life
 
 	passage passage
 
@@ -142,6 +143,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 					p.log.Error("front socket", keyError, err)
 				}
 			}
+			s.serveUnserved()
 		case answered := <-s.checks:
 			s.checked(answered)
 		case <-ctx.Done():
@@ -161,6 +163,10 @@ func (s *Supervisor) stays() bool {
 func (s *Supervisor) settleApply() {
 	s.apply.Lock()
 	defer s.apply.Unlock()
+	if len(s.unserved) > 0 { // their leftovers have waited for a front socket
+		s.unserved = nil
+		s.endUnclaimed()
+	}
 }
 
 // Kill makes a Run that is stopping, or is told to stop later, kill every worker instead of waiting for it.
@@ -174,7 +180,7 @@ func (s *Supervisor) shutdown() error {
 	s.ending = true
 	s.mu.Unlock()
 	s.settleApply()
-	s.cancel()
+	s.cancel() // nothing more is booted; providers are not closed yet, and must not mind
 	providers := s.all()
 	if s.cfg.Listeners.Stay() {
 		s.mu.Lock()
@@ -235,6 +241,7 @@ func (s *Supervisor) Apply(set *manifest.Set) {
 	s.mu.Lock()
 	s.listed = listed
 	s.mu.Unlock()
+	s.unserved = nil
 	for _, st := range steps {
 		s.take(st)
 	}
@@ -268,7 +275,9 @@ func (s *Supervisor) take(st step) {
 	case st.entry == nil:
 		p.post(func() { p.close(removed) })
 	case p == nil:
-		s.create(st.entry)
+		if err := s.create(st.entry); err != nil {
+			s.unserve(st.entry, err)
+		}
 	case st.entry.Manifest == nil:
 		problems := problemsOf(st.entry.Problems)
 		p.post(func() { p.reject(problems) })
@@ -283,19 +292,13 @@ func (s *Supervisor) take(st step) {
 }
 
 // create makes a provider with its front socket and starts its goroutine.
-func (s *Supervisor) create(e *manifest.Entry) {
+func (s *Supervisor) create(e *manifest.Entry) error {
 	p := newProvider(s, e.Slug)
 	p.file = e.Manifest.File
 	p.pool.setLimits(limitsOf(e.Manifest)) // before the socket is there: it serves from its first instant
 	front, err := listenFront(p, p.guestsOf(e.Manifest))
 	if err != nil {
-		s.log.Error("provider cannot be served", keyProvider, e.Slug, keyError, err)
-		failed := *e
-		failed.Problems = manifest.Problems{{File: e.File, Key: "slug", Message: err.Error()}}
-		s.mu.Lock()
-		s.listed = append(s.listed, &failed)
-		s.mu.Unlock()
-		return
+		return err
 	}
 	p.front = front
 	p.left = s.claim(e.Slug)
@@ -307,6 +310,37 @@ func (s *Supervisor) create(e *manifest.Entry) {
 	s.wg.Go(func() {
 		p.run()
 		s.ended(p)
+	})
+	return nil
+}
+
+// unserve lists a provider whose front socket cannot be made now, as on a full disk.
+func (s *Supervisor) unserve(e *manifest.Entry, err error) {
+	s.log.Error("provider cannot be served yet", keyProvider, e.Slug, keyError, err)
+	failed := *e
+	failed.Problems = manifest.Problems{{File: e.File, Key: "slug", Message: err.Error()}}
+	s.unserved = append(s.unserved, e)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listed = append(s.listed, &failed)
+}
+
+// serveUnserved tries once more to make the front sockets that could not be made. A reconcile under way does so itself.
+func (s *Supervisor) serveUnserved() {
+	if !s.apply.TryLock() {
+		return
+	}
+	defer s.apply.Unlock()
+	s.unserved = slices.DeleteFunc(s.unserved, func(e *manifest.Entry) bool {
+		if s.create(e) != nil {
+			return false
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.listed = slices.DeleteFunc(s.listed, func(l *manifest.Entry) bool {
+			return l.Slug == e.Slug && l.Manifest != nil && l.ShadowedBy == ""
+		})
+		return true
 	})
 }
 
