@@ -1511,7 +1511,7 @@ def _meta(meta):
         raise InvalidParams("_meta.progressToken: want a string or an integer, got %s" % _short(token))
     if timeout is not None and (type(timeout) is not int or timeout < 1):
         raise InvalidParams("_meta.timeoutMs: want a positive integer, got %s" % _short(timeout))
-    return token, None if timeout is None else time.monotonic() + timeout / 1000
+    return token, None if timeout is None else time.monotonic() + min(timeout, 1 << 53) / 1000  # any number of digits may come
 
 
 # --- Callers ---------------------------------------------------------------------------------------------------------
