@@ -4,7 +4,7 @@ import functools
 import os
 import unittest
 
-from support import Server, WorkerCase, answer, refuse
+from support import LONG, Server, WorkerCase, answer, refuse
 
 from workerd import AsyncClient, WorkerdError
 
@@ -129,6 +129,21 @@ class Errors(AsyncCase):
         refuse(requests[0], "cancelled", c)
         answer(requests[1], "second", c)
         self.assertEqual("second", await second)
+
+    @run
+    async def test_cancelling_the_task_beside_a_progress_report(self):
+        for turns in range(6):
+            call = self.start("m", timeout=3600, on_progress=lambda *said: None)
+            c = c if turns else await self.accepted()
+            id = (await self.there(c.read))["id"]
+            progress = {"method": "notifications/progress", "params": {"progressToken": id, "progress": 1}}
+            self.client._link.received(progress, [])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.wait([call], timeout=LONG)
+            self.assertTrue(call.cancelled(), "cancelled %d turns of the loop after the progress" % turns)
+            self.assertEqual(id, (await self.there(c.read))["params"]["requestId"])
 
     @run
     async def test_timeout_cancels(self):
