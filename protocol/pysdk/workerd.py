@@ -1974,6 +1974,10 @@ class AsyncClient:
                     return message.get("result"), fds
         except BaseException as e:
             link.give_up(id, type(e).__name__)
+            while not events.empty():  # an answer that had come is nobody's now
+                event, value = events.get_nowait()
+                if event == "answer":
+                    _close_all(value[1])
             raise
         finally:
             if alarm is not None:
@@ -2011,8 +2015,9 @@ class _AsyncLink:
 
     def begin(self, id, line, call, events):
         """Send a request. What becomes of it is put into the queue events: ("progress" | "answer" | "lost", value)."""
+        fds = _duplicate(call.files)  # before there is a call: it may fail
         self.calls[id] = (events, self.output.sent + self.output.size)
-        self.send(line, _duplicate(call.files))
+        self.send(line, fds)
 
     def give_up(self, id, reason):
         """Nobody waits for that call any more; where it is not answered, it is cancelled."""
