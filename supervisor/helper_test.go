@@ -233,7 +233,8 @@ type helperParams struct {
 	Deaf  bool    `json:"deaf"` // does not hear cancel
 	Steps int     `json:"steps"`
 	Meta  struct {
-		Token json.RawMessage `json:"progressToken"`
+		Token   json.RawMessage `json:"progressToken"`
+		Timeout json.RawMessage `json:"timeoutMs"`
 	} `json:"_meta"`
 }
 
@@ -326,6 +327,8 @@ func (h *helper) run(c net.Conn, m helperMessage, cancelled <-chan struct{}) {
 	case "take": // GPU memory
 		takeGPU(os.Getenv("GPU_DIR"), os.Getpid(), strings.Split(os.Getenv("CUDA_VISIBLE_DEVICES"), ","), p.Text)
 		answer("taken")
+	case "timeout": // as it stood in the line
+		answer(p.Meta.Timeout)
 	case "env":
 		answer(os.Getenv(p.Text))
 	default:

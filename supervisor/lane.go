@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -86,20 +87,22 @@ func (l *lane) run(r *request) bool {
 	return true
 }
 
-// send writes r's line with the lane's number for its id and progress token. l.mu must be held.
+// send writes r's line with the lane's number for its id and progress token, and the time that is left for its timeoutMs.
+// l.mu must be held.
 func (l *lane) send(r *request) error {
-	var digits [20]byte
+	var digits [40]byte
 	num := strconv.AppendUint(digits[:0], l.num, 10)
-	edits := [...]protocol.Edit{{At: r.msg.ID, With: num}, {At: r.msg.ProgressToken, With: num}}
+	edits := [...]protocol.Edit{{At: r.msg.ID, With: num}, {At: r.msg.ProgressToken, With: num}, {At: r.msg.Timeout}}
+	if !r.msg.Timeout.Empty() {
+		edits[2].With = r.appendLeft(num[len(num):])
+	}
 	if len(r.line) <= smallLine && len(r.files) == 0 {
 		l.out = append(protocol.Splice(l.out[:0], r.line, edits[:]...), '\n')
 		return l.conn.Write(nil, l.out)
 	}
 	// A large line is not copied: its pieces go out as they lie.
-	if edits[1].At.Start < edits[0].At.Start {
-		edits[0], edits[1] = edits[1], edits[0]
-	}
-	parts, at := make([][]byte, 0, 6), 0
+	slices.SortFunc(edits[:], func(a, b protocol.Edit) int { return a.At.Start - b.At.Start })
+	parts, at := make([][]byte, 0, 8), 0
 	for _, e := range edits {
 		if !e.At.Empty() {
 			parts = append(parts, r.line[at:e.At.Start], e.With)

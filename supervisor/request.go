@@ -43,9 +43,10 @@ type asker struct {
 	req   *request
 	conn  *client
 	begun time.Time
-	id    []byte // raw JSON, given back exactly as it came
-	key   string // canonical form of id, the key in the connection's table
-	token []byte // raw JSON progress token; nil: no progress wanted
+	until time.Time // when it gives up, as its timeoutMs says; zero: never
+	id    []byte    // raw JSON, given back exactly as it came
+	key   string    // canonical form of id, the key in the connection's table
+	token []byte    // raw JSON progress token; nil: no progress wanted
 
 	// Guarded by req.mu.
 	done     bool
@@ -59,6 +60,9 @@ func newRequest(p *pool, c *client, line protocol.Line, m *protocol.Message) *re
 	r := &request{pool: p, line: line.Bytes, msg: *m, files: line.Files, open: 1, turn: &c.turn}
 	a := &r.first
 	a.req, a.conn, a.begun = r, c, time.Now()
+	if m.TimeoutMs > 0 {
+		a.until = a.begun.Add(time.Duration(m.TimeoutMs) * time.Millisecond)
+	}
 	a.id = m.ID.Of(line.Bytes)
 	if !m.ProgressToken.Empty() {
 		a.token = m.ProgressToken.Of(line.Bytes)
@@ -190,6 +194,24 @@ func (r *request) wanted() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.open > 0
+}
+
+// appendLeft appends the milliseconds after which nobody waits any more, at least 1, to be the timeoutMs that the worker gets;
+// null where somebody who joined waits without an end.
+func (r *request) appendLeft(dst []byte) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var last time.Time
+	for _, a := range r.askers {
+		switch {
+		case a.done:
+		case a.until.IsZero():
+			return append(dst, "null"...)
+		case a.until.After(last):
+			last = a.until
+		}
+	}
+	return strconv.AppendInt(dst, max(1, time.Until(last).Milliseconds()), 10)
 }
 
 // end releases what the request holds once it can no longer run.

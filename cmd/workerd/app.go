@@ -142,7 +142,7 @@ func (e *withHint) Unwrap() error { return e.error }
 
 // printError shows an error and what to do next; with --json as a problem document.
 func (a *app) printError(err error) {
-	hint := hintFor(err)
+	hint := a.hintFor(err)
 	e, _ := errors.AsType[*protocol.Error](err)
 	if a.json {
 		p := control.Problem{Title: "failed", Detail: err.Error(), Kind: string(protocol.KindOf(err)), Hint: hint, Err: e}
@@ -163,6 +163,18 @@ func (a *app) printError(err error) {
 	if hint != "" {
 		a.errorf("%s %s\n", a.paintErr(bold, "hint:"), hint)
 	}
+}
+
+// hintFor is the function hintFor, and says of a workerd that is not running where it was looked for, if that is not where a session has
+// it: started once more because cron or su knows another place, it would load every model twice.
+func (a *app) hintFor(err error) string {
+	hint := hintFor(err)
+	if errors.Is(err, control.ErrNotRunning) {
+		if d, err := a.dirs(); err == nil && d.note != "" {
+			return d.note + "; if it runs already, name its directory with --runtime-dir, or set XDG_RUNTIME_DIR as in the session where it was started. Else " + hint
+		}
+	}
+	return hint
 }
 
 // hintFor says what to do about an error, "" where it says so itself.

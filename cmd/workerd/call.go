@@ -55,7 +55,7 @@ func (a *app) call(ctx context.Context, slug, method string, args []string, opt 
 	if opt.timeout < 0 {
 		return &usageError{errors.New("--timeout: must not be negative")}
 	}
-	given, err := a.readArgs(args)
+	given, err := a.readArgs(ctx, args)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ type arguments struct {
 }
 
 // readArgs reads the parameters without judging the pairs' values, so that a mistake is said before anything starts.
-func (a *app) readArgs(args []string) (arguments, error) {
+func (a *app) readArgs(ctx context.Context, args []string) (arguments, error) {
 	if len(args) == 0 {
 		return arguments{object: json.RawMessage("{}")}, nil
 	}
@@ -199,11 +199,14 @@ func (a *app) readArgs(args []string) (arguments, error) {
 	var err error
 	switch {
 	case first == "-":
-		data, err = io.ReadAll(a.in)
+		data, err = readUntil(ctx, func() ([]byte, error) { return io.ReadAll(a.in) })
 	case strings.HasPrefix(first, "@"):
-		data, err = os.ReadFile(first[1:])
+		data, err = readUntil(ctx, func() ([]byte, error) { return os.ReadFile(first[1:]) })
 	default:
 		data = []byte(first)
+	}
+	if ctx.Err() != nil {
+		return arguments{}, ctx.Err()
 	}
 	if err != nil {
 		return arguments{}, &usageError{fmt.Errorf("parameters: %w", err)}
@@ -213,6 +216,25 @@ func (a *app) readArgs(args []string) (arguments, error) {
 		return arguments{}, &usageError{errors.New("parameters: want one JSON object, @FILE, - or KEY=VALUE pairs")}
 	}
 	return arguments{object: data}, nil
+}
+
+// readUntil reads what may never end, a terminal or a pipe, until ctx ends. The read itself is left to the end of the process.
+func readUntil(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
+	type result struct {
+		data []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		data, err := read()
+		done <- result{data, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case r := <-done:
+		return r.data, r.err
+	}
 }
 
 // params makes the parameters. schema is asked for only where there are pairs.

@@ -294,6 +294,7 @@ func TestExitCodes(t *testing.T) {
 		{exitNotRunning, []string{"start", "a"}, "workerd serve"},
 		{exitNotRunning, []string{"stop", "a"}, "workerd serve"},
 		{exitNotRunning, []string{"restart", "a"}, "workerd serve"},
+		{exitNotRunning, []string{"stop", "a", "b"}, "workerd serve"},
 		{exitNotRunning, []string{"reload"}, "workerd serve"},
 		{exitNotRunning, []string{"smoke"}, "workerd serve"},
 	} {
@@ -308,6 +309,37 @@ func TestExitCodes(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestOrdersExitWithNotRunning(t *testing.T) {
+	r := newRig(t)
+	for _, slugs := range [][]string{{"a"}, {"a", "b"}} {
+		require.Equal(t, exitNotRunning, r.run(append([]string{"stop", "--json"}, slugs...)...), r.err.String())
+		var got []outcome
+		require.NoError(t, json.Unmarshal([]byte(r.out.String()), &got))
+		require.Len(t, got, len(slugs))
+		for i, o := range got {
+			require.Equal(t, slugs[i], o.Slug)
+			require.Contains(t, *o.Error, "not running")
+		}
+		require.Empty(t, r.err.String())
+	}
+	require.Equal(t, exitNotRunning, r.run("stop", "a", "b"))
+	require.Equal(t, 1, strings.Count(r.err.String(), "not running"), r.err.String())
+
+	// It went away between two orders: what became of each is shown.
+	a := r.app()
+	gone := fmt.Errorf("%w (nobody listens)", control.ErrNotRunning)
+	for _, results := range [][]outcome{
+		{{Slug: "done", OK: true}, {Slug: "late", err: gone}},
+		{{Slug: "done", OK: true}, {Slug: "bad", err: errors.New("broken")}, {Slug: "late", err: gone}},
+		{{Slug: "done", OK: true}, {Slug: "late", err: gone}, {Slug: "bad", err: errors.New("broken")}},
+	} {
+		r.out.Reset()
+		require.ErrorIs(t, a.reportOrders(orderStop, results, true), errReportedDown)
+		require.Contains(t, r.out.String(), "done: stopped")
+	}
+	require.NotErrorIs(t, a.reportOrders(orderStop, []outcome{{Slug: "x", OK: true}, {Slug: "bad", err: errors.New("broken")}}, true), errReportedDown)
 }
 
 func TestErrorsAreJSONWithJSON(t *testing.T) {

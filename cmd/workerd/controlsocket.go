@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // checkInterval is how often the lock and the control socket are looked at: what somebody deleted comes back.
@@ -68,30 +70,75 @@ func (i *instance) serveControl(late, ctx context.Context, l *net.UnixListener) 
 			return server.Wait()
 		case <-tick.C:
 		}
-		if _, err := os.Lstat(i.socket()); !errors.Is(err, fs.ErrNotExist) {
-			continue
+		if err := i.putBack(listener); err != nil {
+			i.log.Error("the lock and the control socket cannot be kept", "err", err)
 		}
-		again, err := i.restore()
-		if err != nil {
-			i.log.Error("the control socket was deleted", "err", err)
-			continue
-		}
-		i.log.Warn("the control socket was deleted and is back", "path", i.socket())
-		listener.replace(again)
 	}
 }
 
-func (i *instance) restore() (*net.UnixListener, error) {
-	if err := makePrivate(i.dirs.runtime, i.app.uid, i.dirs.fallback); err != nil {
-		return nil, err
-	}
-	if _, err := os.Lstat(filepath.Join(i.dirs.runtime, "lock")); errors.Is(err, fs.ErrNotExist) {
-		lock, err := lockRuntimeDir(i.dirs.runtime)
-		if err != nil {
-			return nil, err
+// putBack puts the lock and the control socket back, each where it is missing. A cleaner of /tmp may take the one, a file, and
+// leave the other: whoever starts then would take this one's workers for left behind.
+func (i *instance) putBack(listener *controlListener) error {
+	_, err := os.Lstat(i.socket())
+	gone := errors.Is(err, fs.ErrNotExist)
+	if gone { // perhaps with its directory
+		if err := makePrivate(i.dirs.runtime, i.app.uid, i.dirs.fallback); err != nil {
+			return err
 		}
-		i.lock.Close()
-		i.lock = lock
 	}
-	return i.listeners.Listen(controlName, i.socket(), nil)
+	if err := i.keepLock(); err != nil {
+		return err
+	}
+	if !gone {
+		return nil
+	}
+	again, err := i.listeners.Listen(controlName, i.socket(), nil)
+	if err != nil {
+		return err
+	}
+	i.log.Warn("the control socket was deleted and is back", "path", i.socket())
+	listener.replace(again)
+	return nil
+}
+
+// keepLock takes the lock again where its file is no longer the one that is held.
+func (i *instance) keepLock() error {
+	held, err := i.lock.Stat()
+	if err != nil {
+		return err
+	}
+	there, err := os.Lstat(filepath.Join(i.dirs.runtime, "lock"))
+	if err == nil && os.SameFile(held, there) {
+		return nil
+	}
+	lock, err := lockRuntimeDir(i.dirs.runtime)
+	if err != nil {
+		return err
+	}
+	i.lock.Close()
+	i.lock = lock
+	i.log.Warn("the lock was deleted and is back", "path", lock.Name())
+	return nil
+}
+
+// checkAlone refuses where somebody listens on the control socket although the lock was free, since its file was deleted: the
+// workers that are found are that one's. One that was killed may need a moment to be gone, as with the lock.
+func (i *instance) checkAlone() error {
+	if i.listeners.has(controlName) { // who would accept there is this one
+		return nil
+	}
+	deadline := time.Now().Add(lockPatience)
+	for {
+		c, err := net.DialTimeout("unix", i.socket(), time.Second)
+		if err == nil {
+			_ = c.Close()
+		} else if !errors.Is(err, unix.EAGAIN) { // a full backlog is somebody's
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return &withHint{fmt.Errorf("another workerd listens on %s, whose lock was deleted", i.socket()),
+				"stop it first, or name another directory with --runtime-dir"}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }

@@ -133,6 +133,20 @@ func TestClientDoesNotTrustAFallbackDirectoryOfOthers(t *testing.T) {
 	require.Contains(t, r.fails(exitFailed, "status"), "not trusted")
 }
 
+// Who looks in another directory than the session that started workerd is told so, before starting a second one.
+func TestNotRunningSaysThatAnotherDirectoryWasLookedIn(t *testing.T) {
+	r := newRig(t)
+	require.NotContains(t, r.fails(exitNotRunning, "status"), "XDG_RUNTIME_DIR")
+	delete(r.env, "WORKERD_RUNTIME_DIR")
+	for _, args := range [][]string{{"status"}, {"stop", "a", "b"}, {"call", "a", "b"}} {
+		text := r.fails(exitNotRunning, args...)
+		require.Contains(t, text, "XDG_RUNTIME_DIR is not set: using "+filepath.Join(r.dir, "workerd-"+strconv.Itoa(os.Geteuid())))
+		require.Contains(t, text, "--runtime-dir")
+		require.Contains(t, text, "workerd serve")
+	}
+	require.Contains(t, r.fails(exitNotRunning, "status", "--json"), "XDG_RUNTIME_DIR is not set: using ")
+}
+
 func TestLockSaysWhoHoldsIt(t *testing.T) {
 	dir := t.TempDir()
 	f, err := lockRuntimeDir(dir)

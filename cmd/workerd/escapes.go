@@ -15,6 +15,7 @@ type escapeState int
 const (
 	plainText    escapeState = iota
 	afterEscape              // ESC
+	inEscape                 // ESC and bytes from space to /, as of the ESC ( B of tput sgr0: to the final byte, 0 to ~
 	inControl                // ESC [ : to the final byte, @ to ~
 	inString                 // ESC ] or P X ^ _ : to BEL or ESC \
 	stringEscape             // ESC within a string
@@ -57,6 +58,20 @@ func (f *escapeFilter) step(c byte) {
 			f.out = append(f.out, c)
 		default: // of two characters, such as ESC 7
 			f.state = plainText
+			if c >= 0x20 && c <= 0x2f {
+				f.state = inEscape
+			}
+		}
+	case inEscape:
+		switch {
+		case c >= 0x20 && c <= 0x2f:
+		case c >= 0x30 && c <= 0x7e: // its end
+			f.state = plainText
+		case c == 0x1b:
+			f.state = afterEscape
+		default: // broken off: the text goes on
+			f.state = plainText
+			f.out = append(f.out, c)
 		}
 	case inControl:
 		switch {

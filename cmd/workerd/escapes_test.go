@@ -15,6 +15,9 @@ func TestEscapesAreTakenOut(t *testing.T) {
 		"\x1b]0;title\x07text\n":                     "text\n",
 		"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\\n": "link\n",
 		"\x1b7saved\x1b8\n":                          "saved\n",
+		"\x1b[1mbold\x1b(B\x1b[m\n":                  "bold\n", // tput bold, sgr0
+		"\x1b#8\x1b %Gx\x1b([y\n":                    "xy\n",
+		"broken \x1b(\nB \x1b(\x1b[mü\n":             "broken \nB ü\n",
 		"\x1b\x1b[31mtwo\n":                          "two\n",
 		"half \x1b[31":                               "half ",
 		"broken \x1b[3\nnext\n":                      "broken \nnext\n",

@@ -85,6 +85,13 @@ func (s *fdStore) Listen(name, path string, ready func(path string) error) (*net
 	return l, nil
 }
 
+// has says whether a listener of that name was left and nobody has taken it yet.
+func (s *fdStore) has(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left[name] != nil
+}
+
 // Forget takes a listener out of the store.
 func (s *fdStore) Forget(name string) {
 	s.mu.Lock()

@@ -55,7 +55,7 @@ func (i *instance) run(ctx context.Context, ready func()) error {
 	if err := i.open(); err != nil {
 		return err
 	}
-	defer func() { i.lock.Close() }() // the one there is then: restore may replace it
+	defer func() { i.lock.Close() }() // the one there is then: keepLock may replace it
 	listener, err := i.listeners.Listen(controlName, i.socket(), nil)
 	if err != nil {
 		return err
@@ -119,6 +119,9 @@ func (i *instance) open() (err error) {
 			i.lock.Close()
 		}
 	}()
+	if err := i.checkAlone(); err != nil {
+		return err
+	}
 	for _, dir := range []string{i.dirs.state, i.dirs.cache} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -29,6 +30,9 @@ func (e *usageError) Unwrap() error { return e.err }
 // errReported is a failure that the command has shown already.
 var errReported = errors.New("failed")
 
+// errReportedDown is errReported where the reason is that workerd does not run.
+var errReportedDown = fmt.Errorf("%w: %w", errReported, control.ErrNotRunning)
+
 func main() {
 	os.Exit(newApp().run(os.Args[1:]))
 }
@@ -52,6 +56,8 @@ func (a *app) runContext(ctx context.Context, args []string) int {
 	}
 	var usage *usageError
 	switch {
+	case errors.Is(err, errReportedDown):
+		return exitNotRunning
 	case errors.Is(err, errReported):
 		return exitFailed
 	case errors.As(err, &usage):

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -96,15 +97,22 @@ func (a *app) order(ctx context.Context, o order, slugs []string, wait bool) err
 
 func (a *app) reportOrders(o order, results []outcome, wait bool) error {
 	var failure error
+	down := 0
 	for i := range results {
 		r := &results[i]
 		if r.err == nil {
 			continue
 		}
-		failure = errReported
+		if failure == nil {
+			failure = errReported
+		}
+		if errors.Is(r.err, control.ErrNotRunning) {
+			failure = errReportedDown
+			down++
+		}
 		text := r.err.Error()
 		r.Error = &text
-		if len(results) == 1 && !a.json {
+		if (len(results) == 1 || down == len(results)) && !a.json {
 			return r.err
 		}
 	}

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -103,7 +106,7 @@ func TestArguments(t *testing.T) {
 		{args: []string{"a=1", "a=2"}, says: "given twice"},
 	} {
 		r.in = tc.in
-		given, err := r.app().readArgs(tc.args)
+		given, err := r.app().readArgs(t.Context(), tc.args)
 		var got json.RawMessage
 		if err == nil {
 			got, err = given.params(noSchema)
@@ -126,4 +129,26 @@ func TestSchemaIsAskedForOnlyForPairs(t *testing.T) {
 	require.NoError(t, err)
 	_, err = arguments{pairs: []string{"a=1"}}.params(ask)
 	require.ErrorIs(t, err, asked)
+}
+
+// Who thinks better of typing the parameters ends the call with one signal.
+func TestInterruptWhileParametersAreRead(t *testing.T) {
+	r := newRig(t)
+	typed, in := io.Pipe()
+	t.Cleanup(func() { _ = in.Close() })
+	a := r.app()
+	a.in = typed
+	ctx, interrupt := context.WithCancel(t.Context())
+	done := make(chan int, 1)
+	go func() { done <- a.runContext(ctx, []string{"call", "x", "y", "-"}) }()
+	_, err := in.Write([]byte("{")) // it reads
+	require.NoError(t, err)
+	interrupt()
+	select {
+	case code := <-done:
+		require.Equal(t, exitFailed, code)
+	case <-time.After(60 * time.Second):
+		t.Fatal("it goes on reading")
+	}
+	require.Contains(t, r.err.String(), "canceled")
 }

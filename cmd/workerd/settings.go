@@ -172,10 +172,15 @@ type flagValue struct {
 	into flagValues
 }
 
+var errEmpty = errors.New("must not be empty")
+
 func (v *flagValue) String() string { return "" }
 func (v *flagValue) Type() string   { return "value" }
 
 func (v *flagValue) Set(text string) error {
+	if text == "" && (v.path || v.list) { // a shell variable that is not set: it would mean the working directory
+		return errEmpty
+	}
 	if err := v.set(new(settings), []string{text}); err != nil {
 		return err
 	}
@@ -229,11 +234,17 @@ func (a *app) readSettings() (*settings, error) {
 // variable returns what the environment says of an option, nil where it says nothing.
 func (a *app) variable(o option) []string {
 	text := a.getenv(o.variable())
-	switch {
-	case text == "":
+	if o.list {
+		var values []string
+		for part := range strings.SplitSeq(text, ":") {
+			if part != "" {
+				values = append(values, part)
+			}
+		}
+		return values
+	}
+	if text == "" {
 		return nil
-	case o.list:
-		return strings.Split(text, ":")
 	}
 	return []string{text}
 }
@@ -299,6 +310,9 @@ func (a *app) readFile(s *settings) error {
 		"runtime_dir": &s.RuntimeDir, "state_dir": &s.StateDir, "cache_dir": &s.CacheDir,
 		"scratch_dir": &s.ScratchDir, "hf_home": &s.HFHome,
 	} {
+		if *at == "" { // as if it were not there
+			continue
+		}
 		if err := a.resolve(dir, at); err != nil {
 			return &usageError{fmt.Errorf("%s: %s: %w", s.file, key, err)}
 		}
@@ -318,9 +332,6 @@ var variable = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
 // resolve expands ~ and ${NAME} in a path of a file in dir and makes it absolute.
 func (a *app) resolve(dir string, path *string) error {
-	if *path == "" {
-		return nil
-	}
 	var unset error
 	p := variable.ReplaceAllStringFunc(*path, func(ref string) string {
 		name := variable.FindStringSubmatch(ref)[1]
@@ -332,6 +343,9 @@ func (a *app) resolve(dir string, path *string) error {
 	})
 	if unset != nil {
 		return unset
+	}
+	if p == "" {
+		return errEmpty
 	}
 	p = a.tilde(p)
 	if !filepath.IsAbs(p) {

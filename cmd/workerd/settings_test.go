@@ -113,6 +113,7 @@ func expand(want any, home, dir string) any {
 
 func TestSettingsAreStrict(t *testing.T) {
 	r := newRig(t)
+	r.env["EMPTY"] = ""
 	for text, says := range map[string]string{
 		"log_levl = \"info\"\n":            "workerd.toml:1:1: log_levl",
 		"log_level = \"loud\"\n":           "workerd.toml:1:",
@@ -123,6 +124,8 @@ func TestSettingsAreStrict(t *testing.T) {
 		"log_level = \n":                   "workerd.toml:1:",
 		"state_dir = \"${NOT_SET}/x\"\n":   "${NOT_SET} is not set",
 		"providers = [\"${NOT_SET}/x\"]\n": "providers[0]",
+		"runtime_dir = \"${EMPTY}\"\n":     "runtime_dir: must not be empty",
+		"providers = [\"/x\", \"\"]\n":     "providers[1]: must not be empty",
 		"gpu_devices = [\"H100\"]\n":       "gpu_devices: \"H100\": write an index or a whole UUID",
 	} {
 		r.write(".config/workerd/workerd.toml", text)
@@ -148,6 +151,28 @@ func TestBadFlagsAndVariables(t *testing.T) {
 	r.env["WORKERD_SOCKET"] = "/some/worker/inside"
 	_, err := r.load()
 	require.NoError(t, err, "unknown variables are ignored")
+}
+
+// What comes of a shell variable that is not set never means the working directory.
+func TestEmptyPaths(t *testing.T) {
+	r := newRig(t)
+	for _, o := range options {
+		if !o.path && !o.list {
+			continue
+		}
+		_, err := r.load("--"+o.flag(), "")
+		require.ErrorContains(t, err, "must not be empty", o.key)
+	}
+	require.Contains(t, r.fails(exitUsage, "status", "--runtime-dir", ""), `"--runtime-dir" flag: must not be empty`)
+	standard := r.settings().Providers
+	for text, want := range map[string][]string{
+		"": standard, ":": standard, ":/etc/x": {"/etc/x"}, "/a::/b:": {"/a", "/b"},
+	} {
+		r.env["WORKERD_PROVIDERS"] = text
+		require.Equal(t, want, r.settings().Providers, text)
+	}
+	r.env["WORKERD_TRUSTED_GROUPS"] = ":"
+	require.Empty(t, r.settings().TrustedGroups)
 }
 
 func TestRepeatedFlagsAndBareSwitches(t *testing.T) {

@@ -1511,7 +1511,7 @@ def _meta(meta):
         raise InvalidParams("_meta.progressToken: want a string or an integer, got %s" % _short(token))
     if timeout is not None and (type(timeout) is not int or timeout < 1):
         raise InvalidParams("_meta.timeoutMs: want a positive integer, got %s" % _short(timeout))
-    return token, None if timeout is None else time.monotonic() + timeout / 1000
+    return token, None if timeout is None else time.monotonic() + min(timeout, 1 << 53) / 1000  # any number of digits may come
 
 
 # --- Callers ---------------------------------------------------------------------------------------------------------
@@ -1946,14 +1946,16 @@ class AsyncClient:
         import asyncio
         id, line = call.line()
         fresh, link = await self._connected(call)
-        events = link.begin(id, line, call)
+        events = asyncio.Queue()
+        link.begin(id, line, call, events)
+        alarm = None
         try:
+            if call.end is not None:  # no wait_for: up to Python 3.11 it may swallow a cancellation
+                alarm = link.loop.call_later(max(0, call.left() + GRACE), events.put_nowait, ("overdue", None))
             while True:
-                try:
-                    left = call.left()
-                    event, value = await asyncio.wait_for(events.get(), None if left is None else max(0, left + GRACE))
-                except asyncio.TimeoutError:
-                    raise call.overdue() from None
+                event, value = await events.get()
+                if event == "overdue":
+                    raise call.overdue()
                 if event == "progress":
                     said = on_progress(value.get("progress"), value.get("total"), value.get("message"))
                     if hasattr(said, "__await__"):
@@ -1961,7 +1963,7 @@ class AsyncClient:
                 elif event == "lost":
                     if not fresh and value.retryable:  # nothing was sent on a connection that had ended while it was idle
                         fresh, link = True, (await self._connected(call))[1]
-                        events = link.begin(id, line, call)
+                        link.begin(id, line, call, events)
                         continue
                     raise value
                 else:
@@ -1972,7 +1974,14 @@ class AsyncClient:
                     return message.get("result"), fds
         except BaseException as e:
             link.give_up(id, type(e).__name__)
+            while not events.empty():  # an answer that had come is nobody's now
+                event, value = events.get_nowait()
+                if event == "answer":
+                    _close_all(value[1])
             raise
+        finally:
+            if alarm is not None:
+                alarm.cancel()
 
     async def _connected(self, call):
         """(whether it is new, the connection)."""
@@ -1997,20 +2006,18 @@ class _AsyncLink:
     """The connection of an AsyncClient, at home in one event loop."""
 
     def __init__(self, sock, loop):
-        import asyncio
-        self.loop, self.pid, self.new_queue = loop, os.getpid(), asyncio.Queue
+        self.loop, self.pid = loop, os.getpid()
         self.link = _Link(sock)
         self.sock, self.lines, self.output = self.link.sock, self.link.lines, self.link.output
         self.calls = {}  # id: (the events of the call, where its line begins in the stream)
         self.open, self.writing = True, False
         loop.add_reader(self.sock.fileno(), self.readable)
 
-    def begin(self, id, line, call):
-        """Send a request. What becomes of it is put into the queue returned: ("progress" | "answer" | "lost", value)."""
-        events = self.new_queue()
+    def begin(self, id, line, call, events):
+        """Send a request. What becomes of it is put into the queue events: ("progress" | "answer" | "lost", value)."""
+        fds = _duplicate(call.files)  # before there is a call: it may fail
         self.calls[id] = (events, self.output.sent + self.output.size)
-        self.send(line, _duplicate(call.files))
-        return events
+        self.send(line, fds)
 
     def give_up(self, id, reason):
         """Nobody waits for that call any more; where it is not answered, it is cancelled."""

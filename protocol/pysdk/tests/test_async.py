@@ -4,7 +4,7 @@ import functools
 import os
 import unittest
 
-from support import Server, WorkerCase, answer, refuse
+from support import LONG, Server, WorkerCase, answer, refuse
 
 from workerd import AsyncClient, WorkerdError
 
@@ -129,6 +129,51 @@ class Errors(AsyncCase):
         refuse(requests[0], "cancelled", c)
         answer(requests[1], "second", c)
         self.assertEqual("second", await second)
+
+    @run
+    async def test_cancelling_the_task_beside_a_progress_report(self):
+        for turns in range(6):
+            call = self.start("m", timeout=3600, on_progress=lambda *said: None)
+            c = c if turns else await self.accepted()
+            id = (await self.there(c.read))["id"]
+            progress = {"method": "notifications/progress", "params": {"progressToken": id, "progress": 1}}
+            self.client._link.received(progress, [])
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.wait([call], timeout=LONG)
+            self.assertTrue(call.cancelled(), "cancelled %d turns of the loop after the progress" % turns)
+            self.assertEqual(id, (await self.there(c.read))["params"]["requestId"])
+
+    @run
+    async def test_files_of_an_answer_that_nobody_takes_are_closed(self):
+        def fails(*said):
+            raise KeyError("mine")
+        for how, error in (("cancelled", asyncio.CancelledError), ("on_progress raises", KeyError)):
+            call = self.start("m", on_progress=fails)
+            c = c if how != "cancelled" else await self.accepted()
+            id = (await self.there(c.read))["id"]
+            read, write = os.pipe()
+            self.addCleanup(os.close, read)
+            os.set_blocking(read, False)
+            if error is KeyError:
+                self.client._link.received({"method": "notifications/progress", "params": {"progressToken": id, "progress": 1}}, [])
+            self.client._link.received({"id": id, "result": 1}, [write])
+            if error is asyncio.CancelledError:
+                call.cancel()
+            with self.assertRaises(error):
+                await call
+            self.assertEqual(b"", os.read(read, 1), how)  # EAGAIN while somebody has the other end
+
+    @run
+    async def test_files_that_cannot_be_sent_leave_no_call(self):
+        read, write = os.pipe()
+        self.addCleanup(os.close, write)
+        os.close(read)
+        for files in ([write] * 17, [write, -1]):
+            with self.assertRaises((ValueError, OSError)):
+                await self.client.call("m", files=files)
+            self.assertEqual({}, self.client._link.calls)
 
     @run
     async def test_timeout_cancels(self):

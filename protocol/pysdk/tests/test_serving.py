@@ -302,6 +302,20 @@ class BadLines(WorkerCase):
             self.assertEqual((id, kind), (answer["id"], self.kind(answer)), line[:80])
         self.assertEqual({}, c.call(9, "echo")["result"])
 
+    def test_a_timeout_of_any_length(self):
+        self.spawn("""
+            @worker.method
+            def left(model, ctx):
+                return ctx.deadline - time.monotonic()
+            """)
+        c = self.ready()
+        for digits in ("9007199254740993", "1" + 320 * "0"):
+            c.raw(b'{"jsonrpc":"2.0","id":1,"method":"left","params":{"_meta":{"timeoutMs":%s}}}\n' % digits.encode())
+            self.assertGreater(c.answer(1)["result"], 8e12)
+        for digits in ("0" + 320 * "0" + "1", "-1" + 320 * "0", "1e400", "1" + 320 * "0" + ".0"):
+            c.raw(b'{"jsonrpc":"2.0","id":1,"method":"left","params":{"_meta":{"timeoutMs":%s}}}\n' % digits.encode())
+            self.assertIn(self.kind(c.read()), ("parse_error", "invalid_params"), digits)
+
     def test_what_is_never_answered(self):
         self.spawn(HOLD)
         c = self.ready()
