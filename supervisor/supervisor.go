@@ -223,6 +223,11 @@ func (s *Supervisor) shutdown() error {
 func (s *Supervisor) Apply(set *manifest.Set) {
 	s.apply.Lock()
 	defer s.apply.Unlock()
+	s.applyLocked(set)
+}
+
+// applyLocked is Apply for who holds the lock of it.
+func (s *Supervisor) applyLocked(set *manifest.Set) {
 	s.mu.Lock()
 	if s.ending {
 		s.mu.Unlock()
@@ -357,9 +362,15 @@ func (s *Supervisor) ended(p *provider) {
 		})
 	}
 	s.mu.Unlock()
-	if again {
-		s.Apply(set)
+	if !again {
+		return
 	}
+	s.apply.Lock()
+	defer s.apply.Unlock()
+	s.mu.RLock()
+	set = s.set // a newer one may have come
+	s.mu.RUnlock()
+	s.applyLocked(set)
 }
 
 func (s *Supervisor) lookup(slug string) *provider {
