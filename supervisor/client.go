@@ -27,8 +27,9 @@ type client struct {
 
 	mu      sync.Mutex // guards what follows
 	pending map[string]*asker
-	writing int  // answers on their way out, no longer pending
-	ended   bool // no more input: the connection closes after its last answer
+	writing int           // answers on their way out, no longer pending
+	free    chan struct{} // closed when no request is pending and no answer on its way out; nil: nobody waits for that
+	ended   bool          // no more input: the connection closes after its last answer
 }
 
 func newClient(p *provider, conn *protocol.Conn) *client {
@@ -248,11 +249,34 @@ func (c *client) doneLocked() bool { return c.ended && len(c.pending) == 0 && c.
 func (c *client) answered() {
 	c.mu.Lock()
 	c.writing--
+	c.freeLocked()
 	over := c.doneLocked()
 	c.mu.Unlock()
 	if over {
 		go func() { _ = c.conn.CloseWhenDrained(c.p.sup.clients) }()
 	}
+}
+
+func (c *client) freeLocked() {
+	if c.free != nil && len(c.pending) == 0 && c.writing == 0 {
+		close(c.free)
+		c.free = nil
+	}
+}
+
+// closeAnswered closes a connection whose provider is gone, as soon as the last answer is out: a worker may have ended, and its lane
+// been released, before what it answered is passed on.
+func (c *client) closeAnswered(ctx context.Context) {
+	free := make(chan struct{})
+	c.mu.Lock()
+	c.free = free
+	c.freeLocked()
+	c.mu.Unlock()
+	select {
+	case <-free:
+	case <-ctx.Done():
+	}
+	_ = c.conn.CloseWhenDrained(ctx)
 }
 
 // linger follows the end of a client's input: its requests are answered, unless it goes away altogether first.
@@ -276,6 +300,7 @@ func (c *client) depart() {
 		pending = append(pending, a)
 	}
 	clear(c.pending)
+	c.freeLocked()
 	c.mu.Unlock()
 	if len(pending) == 0 {
 		return

@@ -192,7 +192,7 @@ func (f *front) close(remove bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeWithin) // workerd's own context may be over already
 	defer cancel()
 	for _, c := range clients {
-		f.wg.Go(func() { _ = c.conn.CloseWhenDrained(ctx) })
+		f.wg.Go(func() { c.closeAnswered(ctx) })
 	}
 	f.wg.Wait()
 }

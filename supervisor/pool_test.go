@@ -114,6 +114,27 @@ func TestHalfClosedWhileAnswered(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF, "then it is closed")
 }
 
+// Nor is an answer lost that is about to be passed on when its provider ends, whose worker has gone already.
+func TestAnsweredWhileItsProviderEnds(t *testing.T) {
+	c, peer := poolClient(t, newPool("p", func() {}))
+	waits, writes := c.asked(t, 1), c.asked(t, 2)
+	c.forget(&writes.first)
+	closed := make(chan struct{})
+	go func() { defer close(closed); c.closeAnswered(t.Context()) }()
+	eventually(t, func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.free != nil }, func() string { return "it waits" })
+	for _, r := range []*request{writes, waits} {
+		if r == waits {
+			c.forget(&r.first)
+		}
+		c.refuse(protocol.Errorf(protocol.Cancelled, "an answer").From("p", ""), r.first.id)
+		c.answered()
+		require.Equal(t, string(r.first.id), string(peer.next().ID))
+	}
+	<-closed
+	_, err := peer.read()
+	require.ErrorIs(t, err, io.EOF)
+}
+
 // What was attached to a request that joins a running one is closed: nobody will read it.
 func TestJoinedClosesFiles(t *testing.T) {
 	p := newPool("p", func() {})
