@@ -152,6 +152,7 @@ func TestGPUHeldByAStranger(t *testing.T) {
 	assert.True(t, heard, "who waits hears for what")
 	assert.GreaterOrEqual(t, time.Since(begin), 3*time.Second)
 	assert.True(t, alive(pid), "a stranger is never touched")
+	eventually(t, func() bool { return len(logFiles(r.sup.logDir("m"))) == 0 }, func() string { return "no log of a worker that never ran" })
 	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
 	assert.Nil(t, r.dial("m").call("echo", `{}`).Error)
 }

@@ -121,6 +121,7 @@ func (p *provider) runPrepare(ctx context.Context, m *manifest.Manifest) error {
 		ctx, cancel = context.WithTimeout(ctx, d)
 		defer cancel()
 	}
+	defer p.pruneLogs() // a script that fails is run again and again
 	n := p.sup.number()
 	at, err := p.sup.places(p.slug, n)
 	if err != nil {

@@ -79,6 +79,10 @@ func (p *provider) onNotStarted(f *life, err error) {
 	_ = os.Remove(f.paths.socket) // it may have run for a moment
 	w := p.workerOf(f)
 	f.exit = &protocol.Exit{Reason: err.Error(), Time: time.Now().UTC(), Output: tail(f.paths.log, tailBytes)}
+	if st, err := os.Stat(f.paths.log); err == nil && st.Size() == 0 {
+		_ = os.Remove(f.paths.log) // one that waits for a GPU for days must not leave a file for each try
+	}
+	p.lives.Go(p.pruneLogs)
 	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		f.exit.Reason, f.refused = e.Message, e
 	}
