@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"workerd/protocol"
@@ -199,8 +198,8 @@ func (p *provider) arrived(below int64, deaths int) (error, bool) {
 	if pending == 0 && p.roll == nil && p.deaths > deaths {
 		return p.startError(p.lastExit), true
 	}
-	if pending == 0 && ready == 0 && p.roll == nil {
-		return errors.New("the workers were stopped meanwhile"), true
+	if pending == 0 && p.roll == nil { // such as for being idle, while others still load
+		return fmt.Errorf("%d of %d workers were stopped meanwhile", p.manifest.Serve.Replicas-ready, p.manifest.Serve.Replicas), true
 	}
 	return nil, false
 }

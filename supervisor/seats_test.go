@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"workerd/manifest"
 	"workerd/protocol"
 )
 
@@ -127,4 +128,20 @@ func TestBothVersionsFail(t *testing.T) {
 	c := r.dial("echo")
 	require.NotEmpty(t, c.call("echo", `{}`).kind(), "it may have waited for the next version")
 	require.Equal(t, protocol.ProviderFailed, c.call("echo", `{}`).kind())
+}
+
+// An operator's start ends where a worker that has come is stopped for being idle before another is ready.
+func TestArrivedWithoutAll(t *testing.T) {
+	m := &manifest.Manifest{}
+	m.Serve.Replicas = 2
+	p := &provider{manifest: m, workers: []*worker{{state: Ready, life: &life{n: 1}}, {state: Loading, life: &life{n: 2}}}}
+	_, over := p.arrived(0, 0)
+	require.False(t, over)
+	p.workers[0].state, p.workers[0].life = Stopped, nil
+	_, over = p.arrived(0, 0)
+	require.False(t, over)
+	p.workers[1].state = Ready
+	err, over := p.arrived(0, 0)
+	require.True(t, over)
+	require.EqualError(t, err, "1 of 2 workers were stopped meanwhile")
 }
