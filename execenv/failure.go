@@ -43,7 +43,7 @@ const runnerCode = 255
 // well log "FATAL: " or "ERROR  : ", so of the starter's only what it says before there is a container counts.
 var (
 	runnerFatal  = regexp.MustCompile(`(?m)^FATAL: {3}`)
-	starterError = regexp.MustCompile(`(?m)^ERROR {2}: (Failed to create user namespace|Requesting capability set)`)
+	starterError = regexp.MustCompile(`(?m)^ERROR {2}: (Failed to create user namespace|Could not write info to setgroups|Error while waiting event for user namespace|Requesting capability set)`)
 	usageError   = regexp.MustCompile(`(?m)^Error for command "exec": .*$`)
 )
 

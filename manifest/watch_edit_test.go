@@ -54,7 +54,7 @@ func TestCase68RenameOverFiveTimes(t *testing.T) {
 // longer gets another try: then the half state may rightly be seen.
 func paused(t *testing.T, limit time.Duration, scenario func() (pause time.Duration, check func())) {
 	t.Helper()
-	for range 10 {
+	for range 40 {
 		if pause, check := scenario(); pause < limit {
 			check()
 			return
@@ -105,7 +105,7 @@ func TestCase68TwoHalvesOfANewFile(t *testing.T) {
 		require.NoError(t, err)
 		_, err = f.WriteString(titled("half"))
 		require.NoError(t, err)
-		time.Sleep(100 * time.Millisecond) // the events of its creation and of the writing are through
+		time.Sleep(50 * time.Millisecond) // the events of its creation and of the writing are through
 		require.NoError(t, f.Close())
 		pause := addLater(t, begin, file, "slug = 'whole'\n")
 		w.waitTitle("whole", "half")

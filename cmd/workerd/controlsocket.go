@@ -136,7 +136,7 @@ func (i *instance) checkAlone() error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return &withHint{fmt.Errorf("another workerd listens on %s, whose lock was deleted", i.socket()),
+			return &withHint{fmt.Errorf("something listens on %s although its lock is free: another workerd whose lock was deleted, or its service, which is about to start it again", i.socket()),
 				"stop it first, or name another directory with --runtime-dir"}
 		}
 		time.Sleep(20 * time.Millisecond)

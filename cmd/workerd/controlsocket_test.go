@@ -78,7 +78,7 @@ func TestServeBesideOneWithoutItsLock(t *testing.T) {
 	select {
 	case text := <-out:
 		require.Error(t, err)
-		require.Contains(t, string(text), "another workerd listens on "+filepath.Join(r.dir, "run/workerd.sock"))
+		require.Contains(t, string(text), "something listens on "+filepath.Join(r.dir, "run/workerd.sock")+" although its lock is free")
 		require.Contains(t, string(text), "hint: stop it first")
 	case <-ctx.Done():
 		_ = cmd.Process.Kill()

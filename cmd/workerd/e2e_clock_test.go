@@ -19,7 +19,7 @@ func TestE2ECase66TheClockIsSetBetweenTwoWorkerds(t *testing.T) {
 	e.start()
 	pid := e.ready("x")
 	for _, jump := range []time.Duration{time.Hour, -time.Hour} {
-		e.kills()
+		e.killsRecorded()
 		file := mustGlob(t, filepath.Join(e.runtimeDir(), "w/x/*.json"))
 		var record map[string]any
 		require.NoError(t, json.Unmarshal(mustRead(t, file), &record))

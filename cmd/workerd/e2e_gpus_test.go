@@ -224,7 +224,7 @@ func TestGPUsAfterARestart(t *testing.T) {
 	e.gpuProvider("other", lazily+"[gpu]\npolicy = \"shared\"\nmemory = \"6GiB\"\nwait = \"1s\"\n", 6<<10, 0)
 	e.start()
 	pid := e.ready("m")
-	e.kills()
+	e.killsRecorded()
 	e.start()
 	assert.Equal(t, pid, e.ready("m"))
 	assert.NotEmpty(t, e.status("m").Workers[0].GPUs)

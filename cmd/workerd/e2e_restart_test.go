@@ -51,9 +51,15 @@ func TestE2ECase63NoWorkerDiesUnasked(t *testing.T) {
 // kills ends workerd as a lack of memory would.
 func (e *e2e) kills() {
 	e.t.Helper()
-	e.recorded()
 	_, err := e.signalled(syscall.SIGKILL)
 	require.Error(e.t, err)
+}
+
+// killsRecorded is kills as soon as every worker can be adopted.
+func (e *e2e) killsRecorded() {
+	e.t.Helper()
+	e.recorded()
+	e.kills()
 }
 
 // recorded waits until all workers that are ready can be adopted: their records are written beside their start, and a disk may
@@ -103,7 +109,7 @@ func TestE2EKilledWorkerdIsFollowedByOneThatServes(t *testing.T) {
 	_, err = w.try("fork", "{}")
 	require.NoError(t, err)
 
-	e.kills()
+	e.killsRecorded()
 	replace(t, edited.file, edited.text(2))
 	require.NoError(t, os.Remove(removed))
 	require.NoError(t, syscall.Kill(pids["killed"], syscall.SIGKILL))
@@ -129,7 +135,7 @@ func TestE2EKilledWorkerdIsFollowedByOneThatServes(t *testing.T) {
 
 	// Killed and started again and again: nothing piles up.
 	for range 3 {
-		e.kills()
+		e.killsRecorded()
 		e.start()
 		require.Equal(t, pids["same"], e.call(e.dial("same"), "echo", "{}").PID)
 	}
@@ -152,7 +158,7 @@ func TestE2EKilledInTheMiddleOfRequests(t *testing.T) {
 		require.NoError(t, err)
 	}
 	e.until("both run", func() bool { return e.status("x").InFlight == 2 })
-	e.kills()
+	e.killsRecorded()
 	_, err := w.read()
 	require.Error(t, err)
 	e.start()

@@ -228,7 +228,7 @@ func TestE2EStandbyIsAdopted(t *testing.T) {
 			p := e.prepared("x", fmt.Sprintf("%s[serve]\nstandby = %q\n", undaunted, mode))
 			e.start()
 			serving, standby := p.stands(1)
-			e.kills()
+			e.killsRecorded()
 			e.start()
 			again, still := p.stands(1)
 			require.Equal(t, serving, again)
@@ -240,14 +240,14 @@ func TestE2EStandbyIsAdopted(t *testing.T) {
 			require.NoError(t, syscall.Kill(serving[0], syscall.SIGKILL))
 			require.Equal(t, standby, e.call(e.dial("x"), "echo", "{}").PID)
 			serving, standby = p.stands(1)
-			e.kills()
+			e.killsRecorded()
 			e.start()
 			again, still = p.stands(1)
 			require.Equal(t, serving, again)
 			require.Equal(t, standby, still)
 
 			// The worker dies while there is no workerd.
-			e.kills()
+			e.killsRecorded()
 			require.NoError(t, syscall.Kill(serving[0], syscall.SIGKILL))
 			e.until("it is dead", func() bool { return !alive(serving[0]) })
 			e.start()
@@ -257,7 +257,7 @@ func TestE2EStandbyIsAdopted(t *testing.T) {
 
 			// The standby is not wanted any more.
 			_, standby = p.stands(1)
-			e.kills()
+			e.killsRecorded()
 			text := strings.Replace(string(mustRead(t, p.file)), fmt.Sprintf("standby = %q", mode), `standby = "none"`, 1)
 			replace(t, p.file, text)
 			e.start()

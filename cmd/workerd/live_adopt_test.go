@@ -34,7 +34,7 @@ func TestLiveCase18KilledWorkerdAdopts(t *testing.T) {
 		require.Equal(t, inside(t, before["same"]), run[int](l, "same", "import os; answer = os.getpid()", nil), "status has the host's pid")
 		container := l.worker("same").Container
 
-		l.kills()
+		l.killsRecorded()
 		l.edit("edited", "[env.variables]\nVERSION = \"2\"\n")
 		require.NoError(t, os.Remove(removed))
 		victim := before["killed"]
@@ -70,7 +70,7 @@ func TestLiveCase18KilledWorkerdAdopts(t *testing.T) {
 
 		// Again and again: nothing piles up, and the death of an adopted worker is seen like any other's.
 		for n := range 2 {
-			l.kills()
+			l.killsRecorded()
 			l.start()
 			require.Equal(t, 3+n, l.calls("same"))
 		}

@@ -33,7 +33,7 @@ func TestLiveStandby(t *testing.T) {
 			serving, standby = p.stands(1)
 			require.Equal(t, 2+each, loaded())
 
-			l.kills()
+			l.killsRecorded()
 			l.start()
 			again, still := p.stands(1)
 			require.Equal(t, serving, again)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"workerd/protocol"
 	"workerd/supervisor"
@@ -210,15 +211,17 @@ func TestServeFeedsTheWatchdog(t *testing.T) {
 	require.GreaterOrEqual(t, count("WATCHDOG=1", 2*time.Second), 3)
 	// A control socket that another one has replaced does not answer for this workerd.
 	socket := filepath.Join(r.dir, "run/workerd.sock")
-	require.NoError(t, os.Rename(socket, socket+".away"))
-	require.NoError(t, os.Mkdir(socket, 0o700))
+	require.NoError(t, os.Mkdir(socket+".away", 0o700))
+	swap := func() { // at once: a socket that is missing is made again
+		require.NoError(t, unix.Renameat2(unix.AT_FDCWD, socket, unix.AT_FDCWD, socket+".away", unix.RENAME_EXCHANGE))
+	}
+	swap()
 	noticed := func() int { return strings.Count(d.log.String(), "the watchdog is not fed") }
 	before := noticed()
 	eventually(t, "it is noticed", func() bool { return noticed() > before })
 	count("", 100*time.Millisecond) // what was on its way
 	require.Zero(t, count("WATCHDOG=1", time.Second))
-	require.NoError(t, os.Remove(socket))
-	require.NoError(t, os.Rename(socket+".away", socket))
+	swap()
 	require.Positive(t, count("WATCHDOG=1", 2*time.Second))
 }
 
