@@ -264,7 +264,11 @@ func (p *provider) endLeft(why string) {
 		patience = p.manifest.Start.StopTimeout.D()
 	}
 	for _, r := range p.left {
-		p.lives.Go(func() { p.sup.endLeftover(r, patience, why) })
+		p.ending++
+		p.lives.Go(func() {
+			p.sup.endLeftover(r, patience, why)
+			p.post(func() { p.ending-- })
+		})
 	}
 	p.left = nil
 }

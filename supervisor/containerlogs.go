@@ -3,11 +3,13 @@ package supervisor
 import (
 	"context"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
 	"workerd/execenv"
 	"workerd/manifest"
+	"workerd/protocol"
 )
 
 // containers returns the containers of a provider's workers that run now.
@@ -62,7 +64,7 @@ func (p *provider) followContainers(ctx context.Context, lines int, w io.Writer)
 		}
 	}
 	shown := newLogShow(&p.sup.rotations, f.out)
-	shown.skip = f.skips
+	shown.skip = func(log string) bool { return f.skips(log) || p.printsToEngine(log) }
 	if err := shown.last(p.sup.logDir(p.slug), lines); err != nil {
 		return err
 	}
@@ -97,6 +99,14 @@ func (p *provider) followContainers(ctx context.Context, lines int, w io.Writer)
 			}
 		}
 	}
+}
+
+// printsToEngine says whether a log is that of a container that has not ended: what it has is a copy, which somebody wanted to see.
+func (p *provider) printsToEngine(log string) bool {
+	snap := p.snapshot.Load()
+	return snap != nil && slices.ContainsFunc(snap.Workers, func(w protocol.WorkerStatus) bool {
+		return w.Container != "" && p.logFile(w.ID) == log
+	})
 }
 
 // containerFollower shows what the containers of a provider print. Its goroutines end with the context that they are given.

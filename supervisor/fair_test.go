@@ -132,7 +132,7 @@ func heap() int64 {
 func TestSlowReaderOfManyAnswers(t *testing.T) {
 	const asked, size = 40, 512 << 10
 	r := newRig(t)
-	r.serve("echo", "[start]\nwhen = \"request\"\n[serve]\nqueue = 1000\n", "LOAD=1s")
+	r.serve("echo", "[start]\nwhen = \"request\"\n[serve]\nqueue = 1000\n", "LOAD=3s")
 	slow, other := r.dial("echo"), r.dial("echo")
 	before := heap()
 	slow.send(bigs(asked, size)) // at once: what is asked late is not read when answers lie unread
@@ -198,7 +198,7 @@ func TestSlowReaderOfFloods(t *testing.T) {
 // A slow client that goes away, or stays while workerd stops, leaves nothing behind.
 func TestSlowReaderLeaves(t *testing.T) {
 	r := newRig(t)
-	r.serve("echo", "[serve]\nqueue = 1000\n[start]\nwhen = \"request\"\nidle_timeout = \"50ms\"\n")
+	r.serve("echo", "[serve]\nqueue = 1000\n[start]\nwhen = \"request\"\nidle_timeout = \"50ms\"\n", "LOAD=1s")
 	held := func() *caller {
 		c := r.dial("echo")
 		c.send(bigs(20, 512<<10))

@@ -138,7 +138,7 @@ func (p *provider) inheritGPUs(w *worker, f *life, r *record) {
 	}
 	f.holds(grant{devices: r.GPUs})
 	t.life, t.answer, t.since = f, make(chan grant, 1), time.Now()
-	t.hold.devices, t.companion = r.GPUs, r.Standby == warm
+	t.hold.devices, t.companion = r.GPUs, r.Standby == warm && w.standby
 	g := p.sup.gpus
 	g.tell(func() { g.enter(t); delete(g.left, f.id) })
 }
@@ -212,6 +212,7 @@ func (p *provider) noRoomBeside(w *worker, exit *protocol.Exit) {
 			break
 		}
 	}
+	p.rolled(r)
 }
 
 // endedByFault says whether a worker that ended by itself had lost its GPU.

@@ -110,7 +110,7 @@ func TestGPUMemoryComesBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, c := newGPURig(t, cardOf(0, 24, 0))
 			c.set(func(c *cards) { c.linger = k.linger })
-			r.gpuProvider(c, "m", "policy = \"shared\"\nmemory = \"20GiB\"", 20<<10, "")
+			r.gpuProvider(c, "m", "policy = \"shared\"\nmemory = \"20GiB\"", 20<<10, "[restart]\nbackoff = \"1ms\"\n")
 			r.load()
 			best := time.Hour
 			for try := 0; try < 3 && best >= k.most; try++ { // a machine may be busy for a moment

@@ -308,11 +308,11 @@ func TestIdleTimeoutEdited(t *testing.T) {
 
 func TestIdleStop(t *testing.T) {
 	r := newRig(t)
-	r.serve("idle", "[start]\nidle_timeout = \"2s\"\n", "LOAD=2500ms") // a load that takes longer is no idleness
+	r.serve("idle", "[start]\nidle_timeout = \"3s\"\n", "LOAD=3500ms") // a load that takes longer is no idleness
 	worker := r.state("idle", "ready").Workers[0]
 	pid := worker.PID
 	r.state("idle", "stopped")
-	require.Greater(t, time.Since(*worker.ReadySince), 1900*time.Millisecond)
+	require.Greater(t, time.Since(*worker.ReadySince), 2900*time.Millisecond)
 	require.False(t, alive(pid))
 	require.NotEqual(t, pid, r.dial("idle").call("echo", `{}`).pid(t))
 }

@@ -129,7 +129,8 @@ func (p *provider) stop(ctx context.Context, wait bool) error {
 				p.stopWorker(w, "stopped by the operator")
 			}
 		}
-		return func() (error, bool) { return nil, !p.anyProcess() || !p.held }, nil
+		p.endLeft("stopped by the operator") // of an earlier workerd, where no plan could be made yet
+		return func() (error, bool) { return nil, !p.anyProcess() && p.ending == 0 || !p.held }, nil
 	})
 }
 

@@ -78,11 +78,20 @@ func (p *pool) submit(r *request) {
 			}
 			p.mu.Lock()
 			p.untakeLocked(r, l)
-			if e := p.refusal; e != nil { // refuse has emptied the queue meanwhile
-				p.mu.Unlock()
+			drained := l.retired && l.life.busy == 0
+			e := p.refusal
+			if !drained && e == nil {
+				continue
+			}
+			p.mu.Unlock()
+			if drained {
+				l.life.drained()
+			}
+			if e != nil { // refuse has emptied the queue meanwhile
 				r.fail(e)
 				return
 			}
+			p.mu.Lock()
 		}
 	}
 	out, full := p.roomLocked(r)
@@ -201,13 +210,19 @@ func (p *pool) offerLocked(l *lane) {
 	}
 	p.mu.Lock()
 	p.untakeLocked(r, l)
-	if e := p.refusal; e != nil { // refuse has emptied the queue meanwhile
-		p.mu.Unlock()
+	drained := l.retired && l.life.busy == 0
+	e := p.refusal
+	if e == nil {
+		p.queue.pushFront(r)
+	}
+	p.mu.Unlock()
+	if drained {
+		l.life.drained()
+	}
+	if e != nil { // refuse has emptied the queue meanwhile
 		r.fail(e)
 		return
 	}
-	p.queue.pushFront(r)
-	p.mu.Unlock()
 	p.dispatch() // this lane is dead, which its reader sees to; another may be free
 }
 

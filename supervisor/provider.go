@@ -50,6 +50,7 @@ type provider struct {
 	planErr  error                    // no plan could be made of it
 	newest   *manifest.Manifest       // the newest valid one that was taken in, planned or not
 	notes    []string                 // its warnings
+	ending   int                      // leftovers of an earlier workerd that are being ended
 	planning int                      // number of the newest planning; older results are dropped
 	replans  int                      // tries of the newest plan that failed for a passing reason
 	pulling  string                   // the pull under way, in words

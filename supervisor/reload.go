@@ -258,6 +258,7 @@ func (p *provider) failPlan(err error, again time.Duration) {
 	}
 	p.lastExit = exit
 	if p.held {
+		p.endLeft("stopped by the operator")
 		return
 	}
 	p.recovered() // the reason before this one may have been another

@@ -157,7 +157,12 @@ func TestFirstPlanThatMayPass(t *testing.T) {
 
 	p.held = true
 	p.refuseHeld()
+	left = []*record{{Slug: "m", N: 1}}
 	require.Equal(t, protocol.ProviderStopped, fails(&execenv.EngineError{Kind: execenv.EngineUnreachable}).Data.Kind)
+	require.Nil(t, p.left, "who has stopped it wants no worker of an earlier workerd either")
+	require.Equal(t, 1, p.ending)
+	(<-p.inbox)()
+	require.Zero(t, p.ending)
 }
 
 // A manifest that is being planned again after a failure is not planned beside that because some other manifest has changed.

@@ -131,14 +131,18 @@ func (r *rotations) unread(path string, seen int, at int64) (parts []*os.File, n
 		if c.n <= seen {
 			continue
 		}
+		from := max(c.kept-(c.end-at), 0)
+		at = 0
+		if c.kept == 0 { // what lies under that name is older
+			continue
+		}
 		if f, err := os.Open(numberedLog(path, now-c.n+1)); err == nil {
-			if _, err := f.Seek(max(c.kept-(c.end-at), 0), io.SeekStart); err == nil {
+			if _, err := f.Seek(from, io.SeekStart); err == nil {
 				parts = append(parts, f)
 			} else {
 				_ = f.Close()
 			}
 		}
-		at = 0
 	}
 	return parts, now
 }
