@@ -119,8 +119,10 @@ func (i *instance) open() (err error) {
 			i.lock.Close()
 		}
 	}()
-	if err := i.checkAlone(); err != nil {
-		return err
+	if i.set == nil { // a sweep takes the place of one that has ended, whose listeners the service manager may still hold
+		if err := i.checkAlone(); err != nil {
+			return err
+		}
 	}
 	for _, dir := range []string{i.dirs.state, i.dirs.cache} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
