@@ -105,7 +105,7 @@ func TestCase68TwoHalvesOfANewFile(t *testing.T) {
 		require.NoError(t, err)
 		_, err = f.WriteString(titled("half"))
 		require.NoError(t, err)
-		time.Sleep(50 * time.Millisecond) // the events of its creation and of the writing are through
+		<-time.After(50 * time.Millisecond) // the events of its creation and of the writing are through
 		require.NoError(t, f.Close())
 		pause := addLater(t, begin, file, "slug = 'whole'\n")
 		w.waitTitle("whole", "half")

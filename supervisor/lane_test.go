@@ -4,15 +4,12 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"net"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"workerd/protocol"
 )
@@ -32,7 +29,7 @@ func TestTimeLeftForAWorker(t *testing.T) {
 		left := func(r *request) string { return string(r.appendLeft(nil)) }
 		r := requestOf(t, fmt.Sprintf(line, "60000"))
 		require.Equal(t, "60000", left(r))
-		time.Sleep(50 * time.Second)
+		<-time.After(50 * time.Second)
 		require.Equal(t, "10000", left(r))
 
 		longer := requestOf(t, fmt.Sprintf(line, "30000"))
@@ -46,30 +43,20 @@ func TestTimeLeftForAWorker(t *testing.T) {
 		endless.first.finishLocked()
 		longer.first.finishLocked()
 		require.Equal(t, "10000", left(r))
-		time.Sleep(10*time.Second - time.Microsecond)
+		<-time.After(10*time.Second - time.Microsecond)
 		require.Equal(t, "1", left(r))
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		require.Equal(t, "1", left(r))
 
 		ages := requestOf(t, fmt.Sprintf(line, "1"+strings.Repeat("0", 320)))
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		require.Equal(t, fmt.Sprint(protocol.MaxTimeoutMs-1000), left(ages))
 	})
 }
 
 // What a worker reads is the caller's line with other numbers, however its members are ordered and whether it is copied or not.
 func TestSentLine(t *testing.T) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "pair")
-		c, err := net.FileConn(f)
-		require.NoError(t, err)
-		require.NoError(t, f.Close())
-		t.Cleanup(func() { _ = c.Close() })
-		ends[i] = c.(*net.UnixConn)
-	}
+	ends := socketPair(t)
 	l := &lane{conn: protocol.NewConn(ends[0], 1<<20), num: 1234567}
 	t.Cleanup(func() { _ = l.conn.Close() })
 	in := bufio.NewReader(ends[1])

@@ -16,20 +16,26 @@ import (
 	"workerd/protocol"
 )
 
-// poolClient is a connection to a pool without provider, and its other end.
-func poolClient(t *testing.T, p *pool) (*client, *caller) {
+// socketPair is both ends of a connection of workerd's.
+func socketPair(t *testing.T) (ends [2]*net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	var ends [2]*net.UnixConn
 	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socketpair")
+		f := os.NewFile(uintptr(fd), "pair")
 		c, err := net.FileConn(f)
 		require.NoError(t, err)
 		require.NoError(t, f.Close())
 		t.Cleanup(func() { _ = c.Close() })
 		ends[i] = c.(*net.UnixConn)
 	}
+	return ends
+}
+
+// poolClient is a connection to a pool without provider, and its other end.
+func poolClient(t *testing.T, p *pool) (*client, *caller) {
+	t.Helper()
+	ends := socketPair(t)
 	conn := protocol.NewConn(ends[0], 1<<20)
 	t.Cleanup(func() { _ = conn.Close() })
 	c := newClient(&provider{slug: p.slug, pool: p, sup: &Supervisor{clients: t.Context()}}, conn)
